@@ -1,0 +1,2 @@
+//! The forebay command.
+fn main() {}

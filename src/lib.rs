@@ -1,0 +1,3 @@
+//! Forebay: a device memory pool.
+pub mod error;
+pub mod driver;
