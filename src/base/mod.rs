@@ -1,0 +1,9 @@
+//! The ground floor: units, checked arithmetic, locks, mapped tables, thread slots.
+//!
+//! Owns nothing of the pool's; everything here would serve any allocator. `unsafe` is
+//! confined to [`sync`], [`raw`] and [`tls`].
+
+pub mod raw;
+pub mod sync;
+pub mod tls;
+pub mod units;

@@ -1,0 +1,150 @@
+//! Zeroed tables straight from the kernel: touched only where used, gone when dropped.
+//!
+//! Owns [`Table`], a fixed-length array of atomics over `mmap`ed memory (descriptors, live
+//! marks), and [`wiped_on_fork`], memory that reads as zero in a forked child (caches). Promises
+//! that an index out of range is an error of the caller caught by a panic in the checked
+//! accessor; the hot path reads through [`Table::as_ptr`] after its own check.
+
+use super::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+
+/// Types whose all-zero bytes are a valid value and that may be shared between threads.
+pub trait ZeroAtomic: Sync + Send + private::Sealed {}
+mod private {
+    pub trait Sealed {}
+}
+macro_rules! zero_atomic {
+    ($($t:ty),*) => {$(
+        impl private::Sealed for $t {}
+        impl ZeroAtomic for $t {}
+    )*};
+}
+zero_atomic!(AtomicU8, AtomicU32, AtomicU64);
+
+/// A fixed-length array of zeroed atomics.
+#[derive(Debug)]
+pub struct Table<T: ZeroAtomic> {
+    start: NonNull<T>,
+    len: usize,
+    marker: PhantomData<T>,
+}
+
+// SAFETY: a table is an owned array of atomics; sharing it shares atomics only.
+unsafe impl<T: ZeroAtomic> Sync for Table<T> {}
+// SAFETY: the memory belongs to the table and is not tied to a thread.
+unsafe impl<T: ZeroAtomic> Send for Table<T> {}
+
+impl<T: ZeroAtomic> Table<T> {
+    /// A zeroed table of `len` entries; `None` when the kernel has no address space for it.
+    pub fn new(len: usize) -> Option<Table<T>> {
+        assert!(len > 0, "a table has entries");
+        let bytes = len.checked_mul(size_of::<T>())?;
+        Some(Table { start: map_zeroed(bytes, false)?.cast(), len, marker: PhantomData })
+    }
+
+    /// How many entries.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Never: a table has entries.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// Entry `index`. Panics when out of range.
+    #[inline]
+    pub fn at(&self, index: usize) -> &T {
+        assert!(index < self.len, "table index {index} of {}", self.len);
+        // SAFETY: index is in range, and zeroed bytes are a valid T (ZeroAtomic).
+        unsafe { self.start.add(index).as_ref() }
+    }
+
+    /// The first entry's address, for readers that check the range themselves.
+    pub fn as_ptr(&self) -> *const T {
+        self.start.as_ptr()
+    }
+}
+
+impl<T: ZeroAtomic> Drop for Table<T> {
+    fn drop(&mut self) {
+        unmap(self.start.cast(), self.len * size_of::<T>());
+    }
+}
+
+/// Zeroed, page-aligned memory that a forked child reads as zeros. `None` when refused.
+pub fn wiped_on_fork(bytes: usize) -> Option<NonNull<u8>> {
+    map_zeroed(bytes, true)
+}
+
+#[cfg(not(miri))]
+fn map_zeroed(bytes: usize, wipe: bool) -> Option<NonNull<u8>> {
+    // SAFETY: an anonymous mapping at an address of the kernel's choice disturbs nothing.
+    let start = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            bytes,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+            -1,
+            0,
+        )
+    };
+    if start == libc::MAP_FAILED {
+        return None;
+    }
+    let start = NonNull::new(start.cast::<u8>())?;
+    if wipe {
+        // SAFETY: the range was just mapped and is private and anonymous, as the advice needs.
+        let answer =
+            unsafe { libc::madvise(start.as_ptr().cast(), bytes, libc::MADV_WIPEONFORK) };
+        if answer != 0 {
+            unmap(start, bytes);
+            return None;
+        }
+    }
+    Some(start)
+}
+
+#[cfg(not(miri))]
+fn unmap(start: NonNull<u8>, bytes: usize) {
+    // SAFETY: the caller owns the mapping and uses it no more.
+    let answer = unsafe { libc::munmap(start.as_ptr().cast(), bytes) };
+    debug_assert_eq!(answer, 0, "munmap of an owned mapping");
+}
+
+#[cfg(miri)]
+fn map_zeroed(bytes: usize, _wipe: bool) -> Option<NonNull<u8>> {
+    let layout = std::alloc::Layout::from_size_align(bytes, 4096).ok()?;
+    // SAFETY: the layout has a non-zero size.
+    NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) })
+}
+
+#[cfg(miri)]
+fn unmap(start: NonNull<u8>, bytes: usize) {
+    let layout = std::alloc::Layout::from_size_align(bytes, 4096).expect("as allocated");
+    // SAFETY: allocated by `map_zeroed` with this very layout.
+    unsafe { std::alloc::dealloc(start.as_ptr(), layout) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sync::atomic::Ordering;
+    use super::*;
+
+    #[test]
+    fn table_is_zeroed_and_holds_values() {
+        let table = Table::<AtomicU64>::new(1000).expect("memory");
+        assert_eq!(table.at(999).load(Ordering::Relaxed), 0);
+        table.at(5).store(7, Ordering::Relaxed);
+        assert_eq!(table.at(5).load(Ordering::Relaxed), 7);
+        assert_eq!(table.len(), 1000);
+    }
+
+    #[test]
+    #[should_panic(expected = "table index 8 of 8")]
+    fn table_checks_its_range() {
+        Table::<AtomicU8>::new(8).expect("memory").at(8);
+    }
+}

@@ -1,0 +1,282 @@
+//! One coalescing heap over address space, for slabs and extents alike.
+//!
+//! Owns the division of a pool's address space into blocks, in quanta of 16 KiB:
+//!
+//! ```text
+//!  wall | block | free piece, free piece | gap ........ | free piece | block | ... | wall
+//!         live    `---- one run -----'     no memory      one run
+//!               `------------------- one hole -----------------'
+//! ```
+//!
+//! - a **block** is live: a slab or an extent;
+//! - a **free piece** is backed by memory and carries a stamp; neighbours whose stamps name
+//!   the same lane are one piece;
+//! - a **run** is a maximal row of free pieces; runs are what placement searches;
+//! - a **gap** is free and has no memory behind it; gaps begin and end at granules;
+//! - a **hole** is a maximal row of pieces and gaps.
+//!
+//! Invariants: nodes cover each space without overlap, in address order; no two neighbours
+//! could be merged and are not, save pieces whose stamps passed since; a granule is backed
+//! whole or not at all; `live[g]` counts the quanta of granule `g` that belong to blocks.
+//!
+//! Policy: exact best fit by length, then address, at the low end of the run. The
+//! room calls no driver; who backs and unbacks granules tells it.
+//!
+//! Cost: [`Heap::take`] and [`Heap::free`] are O(1) in the number of blocks (bins of exact lengths
+//! under a two-level bitmap, a pairing heap by address in each bin) while stamps do not
+//! stand in the way.
+
+mod account;
+mod bins;
+mod grow;
+mod nodes;
+#[cfg(test)]
+mod tests;
+
+pub use account::Account;
+pub use grow::{IdleRun, Plan};
+pub use nodes::{Kind, NIL, NodeId};
+
+use crate::stream::{LaneId, Lanes, Stamp};
+use bins::Bins;
+use nodes::Nodes;
+use std::collections::BTreeMap;
+
+/// The heap. See the room's page.
+#[derive(Debug)]
+pub struct Heap {
+    nodes: Nodes,
+    bins: Bins,
+    /// Gaps by first quantum.
+    gaps: BTreeMap<u32, NodeId>,
+    /// Live quanta of each granule.
+    live: Vec<u16>,
+    /// Quanta a granule.
+    per_granule: u32,
+    counts: Counts,
+}
+
+/// Running totals, in quanta and granules.
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+pub struct Counts {
+    /// Quanta of blocks.
+    pub live_quanta: u64,
+    /// Granules with memory, stranded ones not included.
+    pub backed_granules: u64,
+    /// Backed granules without a quantum of any block.
+    pub idle_granules: u64,
+    /// Granules whose memory could not be unmapped.
+    pub stranded_granules: u64,
+}
+
+/// How many runs [`Heap::take`] may look at when stamps stand in the way.
+#[derive(Clone, Copy, Debug)]
+pub enum Effort {
+    /// A bounded look, for the usual path.
+    Quick,
+    /// Every run, before giving up.
+    Full,
+}
+
+impl Heap {
+    /// An empty heap over granules of `per_granule` quanta.
+    pub fn new(per_granule: u32) -> Heap {
+        assert!(per_granule > 0 && per_granule <= u32::from(u16::MAX));
+        Heap {
+            nodes: Nodes::default(),
+            bins: Bins::new(),
+            gaps: BTreeMap::new(),
+            live: Vec::new(),
+            per_granule,
+            counts: Counts::default(),
+        }
+    }
+
+    /// Adds `granules` of address space, above all earlier ones, as one gap. Walls keep its
+    /// blocks apart from the neighbours'. Answers the first granule's number.
+    pub fn add_space(&mut self, granules: u32) -> u32 {
+        let first = self.live.len() as u32;
+        let off = first * self.per_granule;
+        self.live.resize((first + granules) as usize, 0);
+        let last = self.nodes.last;
+        let left = self.nodes.insert_after(last, off, 0, Kind::Wall);
+        let gap = self.nodes.insert_after(left, off, granules * self.per_granule, Kind::Gap);
+        self.nodes.insert_after(gap, off + granules * self.per_granule, 0, Kind::Wall);
+        self.gaps.insert(off, gap);
+        first
+    }
+
+    /// Running totals.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Quanta a granule.
+    pub fn per_granule(&self) -> u32 {
+        self.per_granule
+    }
+
+    /// First quantum, length and kind of a node.
+    pub fn block(&self, node: NodeId) -> (u32, u32, Kind) {
+        let n = &self.nodes[node];
+        (n.off, n.len, n.kind)
+    }
+
+    /// The caller's word kept with a live block.
+    pub fn word(&self, node: NodeId) -> u64 {
+        debug_assert_eq!(self.nodes[node].kind, Kind::Live);
+        self.nodes[node].seq
+    }
+
+    /// Sets the caller's word of a live block.
+    pub fn set_word(&mut self, node: NodeId, word: u64) {
+        debug_assert_eq!(self.nodes[node].kind, Kind::Live);
+        self.nodes[node].seq = word;
+    }
+
+    /// Takes `quanta` for a block out of the best run that lane `lane` may use: the
+    /// shortest that suffices, lowest address among equals, at its low end, rounded up to
+    /// `align` quanta. `None` when no backed run fits. No memory is moved or mapped.
+    pub fn take(
+        &mut self,
+        quanta: u32,
+        align: u32,
+        lane: LaneId,
+        lanes: &Lanes,
+        effort: Effort,
+    ) -> Option<NodeId> {
+        debug_assert!(quanta > 0 && align.is_power_of_two());
+        let limit = match effort {
+            Effort::Quick => 32,
+            Effort::Full => usize::MAX,
+        };
+        let nodes = &self.nodes;
+        let found = self.bins.visit(nodes, quanta, limit, |head| {
+            nodes.window(head, quanta, align, lane, lanes).map(|start| (head, start))
+        });
+        let (head, start) = found?;
+        Some(self.carve(head, start, quanta))
+    }
+
+    /// Takes exactly `[start, start + quanta)`, which must lie in one run.
+    pub fn take_at(&mut self, start: u32, quanta: u32) -> NodeId {
+        let piece = self.nodes.find_free(start, &self.gaps, &self.bins);
+        let head = self.nodes.head(piece);
+        self.carve(head, start, quanta)
+    }
+
+    /// Cuts `[start, start + quanta)` out of the run that begins at `head`.
+    fn carve(&mut self, head: NodeId, start: u32, quanta: u32) -> NodeId {
+        let run = self.nodes[head].run;
+        self.bins.remove(&mut self.nodes, head);
+        let h = &self.nodes[head];
+        let (off, len) = (h.off, h.len);
+        debug_assert!(start >= off && start + quanta <= off + run);
+        let block = if start == off && len == run && len > quanta {
+            // The usual case: the low end of a run of one piece.
+            let prev = h.prev;
+            let block = self.nodes.insert_after(prev, off, quanta, Kind::Live);
+            let rest = &mut self.nodes[head];
+            rest.off += quanta;
+            rest.len -= quanta;
+            rest.run = run - quanta;
+            self.bins.insert(&mut self.nodes, head);
+            block
+        } else {
+            self.carve_pieces(head, start, quanta, run)
+        };
+        let n = &mut self.nodes[block];
+        n.kind = Kind::Live;
+        n.seq = 0;
+        self.add_live(start, quanta);
+        block
+    }
+
+    fn carve_pieces(&mut self, head: NodeId, start: u32, quanta: u32, run: u32) -> NodeId {
+        let run_start = self.nodes[head].off;
+        let run_end = run_start + run;
+        let block = self.nodes.cut_out(head, start, quanta);
+        if start > run_start {
+            self.nodes[head].run = start - run_start;
+            self.bins.insert(&mut self.nodes, head);
+        }
+        let end = start + quanta;
+        if end < run_end {
+            let rest = self.nodes[block].next;
+            self.nodes[rest].run = run_end - end;
+            self.bins.insert(&mut self.nodes, rest);
+        }
+        block
+    }
+
+    /// Frees a block: it becomes a piece with `stamp` and joins its neighbours.
+    pub fn free(&mut self, node: NodeId, stamp: Stamp, lanes: &Lanes) {
+        let n = &mut self.nodes[node];
+        debug_assert_eq!(n.kind, Kind::Live);
+        n.kind = Kind::Free;
+        n.lane = stamp.lane;
+        n.seq = stamp.seq;
+        let (off, len) = (n.off, n.len);
+        self.sub_live(off, len);
+        self.join_run(node, Some(lanes));
+    }
+
+    /// Makes a free piece part of the runs beside it and puts the run in its bin. With
+    /// `lanes`, pieces whose stamps passed become clean first.
+    fn join_run(&mut self, node: NodeId, lanes: Option<&Lanes>) {
+        let mut piece = node;
+        let mut head = node;
+        let mut run = self.nodes[node].len;
+        let prev = self.nodes[node].prev;
+        if prev != NIL && self.nodes[prev].kind == Kind::Free {
+            head = self.nodes.head(prev);
+            self.bins.remove(&mut self.nodes, head);
+            run += self.nodes[head].run;
+            if self.nodes.merge_if_same(prev, piece, lanes) {
+                piece = prev;
+            }
+        }
+        let next = self.nodes[piece].next;
+        if next != NIL && self.nodes[next].kind == Kind::Free {
+            self.bins.remove(&mut self.nodes, next);
+            run += self.nodes[next].run;
+            self.nodes.merge_if_same(piece, next, lanes);
+        }
+        self.nodes[head].run = run;
+        self.bins.insert(&mut self.nodes, head);
+    }
+
+    fn add_live(&mut self, off: u32, len: u32) {
+        self.counts.live_quanta += u64::from(len);
+        let mut at = off;
+        let end = off + len;
+        while at < end {
+            let granule = at / self.per_granule;
+            let stop = end.min((granule + 1) * self.per_granule);
+            let live = &mut self.live[granule as usize];
+            if *live == 0 {
+                self.counts.idle_granules -= 1;
+            }
+            *live += (stop - at) as u16;
+            debug_assert!(u32::from(*live) <= self.per_granule);
+            at = stop;
+        }
+    }
+
+    fn sub_live(&mut self, off: u32, len: u32) {
+        self.counts.live_quanta -= u64::from(len);
+        let mut at = off;
+        let end = off + len;
+        while at < end {
+            let granule = at / self.per_granule;
+            let stop = end.min((granule + 1) * self.per_granule);
+            let live = &mut self.live[granule as usize];
+            debug_assert!(u32::from(*live) >= stop - at);
+            *live -= (stop - at) as u16;
+            if *live == 0 {
+                self.counts.idle_granules += 1;
+            }
+            at = stop;
+        }
+    }
+}

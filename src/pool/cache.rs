@@ -1,0 +1,499 @@
+//! The caches in front of a pool: one a thread, and one a thread and lane inside it.
+//!
+//! Owns their layout and the right to touch them:
+//!
+//! - the **owner thread** touches its caches inside [`enter`] (the hot path), or with the pool's
+//!   core locked (slow paths);
+//! - **another thread** touches them only after [`stop_owner`]: it makes the cache's epoch stale,
+//!   issues a `membarrier`, and awaits the end of an operation under way. From then until the
+//!   owner enrols again (which needs the registry's lock) the hot path stays closed.
+//!
+//! Cache memory is `MADV_WIPEONFORK`: in a forked child it reads as zeros, so the epoch can never
+//! match and every operation falls to the slow path, which says so.
+//!
+//! Cost: entering and leaving are two plain stores and one compare.
+
+use super::Shared;
+use crate::base::raw;
+use crate::base::sync::atomic::{AtomicU32, AtomicU64, AtomicU8, Ordering, compiler_fence};
+use crate::base::{sync, tls};
+use crate::slab::Round;
+use crate::slab::class::{CLASSES, slot_bytes};
+use crate::slab::depot::ROUNDS_MAX;
+use crate::stream::LaneId;
+use std::collections::VecDeque;
+use std::ptr::NonNull;
+
+/// Bumped when every cache of the process becomes invalid (shutdown). Starts at 1: a zeroed
+/// cache never matches.
+pub static EPOCH: AtomicU32 = AtomicU32::new(1);
+
+/// Entries of a thread's direct-mapped table of lanes.
+pub const TABLE: usize = 16;
+
+/// One entry of the table.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Entry {
+    /// Lane key; 0 with a null lane when empty.
+    pub key: u64,
+    /// The cache.
+    pub lane: *mut LaneCache,
+}
+
+/// A thread's cache. The first line is all that a hot operation needs of it.
+#[repr(C, align(64))]
+pub struct ThreadCache {
+    /// Equal to [`EPOCH`] while the hot path is open.
+    pub epoch: AtomicU32,
+    /// 1 while the owner is inside an operation.
+    pub busy: AtomicU32,
+    /// The tag that new blocks carry, 1 to 127.
+    pub tag: u32,
+    pad: u32,
+    /// The lane used last.
+    pub last: Entry,
+    /// The lane of `forebay_malloc` and `forebay_free`.
+    pub sync: *mut LaneCache,
+    /// Lanes by key.
+    pub table: [Entry; TABLE],
+    /// All lane caches of this thread. Changed under the registry's lock only.
+    pub lanes: *mut Vec<*mut LaneCache>,
+}
+
+const _: () = assert!(size_of::<ThreadCache>() <= tls::FIRST_BYTES);
+
+/// A magazine of one class, with the class's counters beside it.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Magazine {
+    /// Array of [`ROUNDS_MAX`] rounds; null until first used.
+    pub rounds: *mut Round,
+    /// Rounds in it.
+    pub len: u32,
+    /// Rounds it may hold now.
+    pub cap: u32,
+    /// Slots handed out.
+    pub allocs: AtomicU64,
+    /// Slots taken back.
+    pub frees: AtomicU64,
+}
+
+/// The magazine behind the current one: full or empty.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Previous {
+    /// As in [`Magazine`].
+    pub rounds: *mut Round,
+    /// Rounds in it.
+    pub len: u32,
+}
+
+/// Slots freed with `cudaFree`'s meaning that wait for a fence, oldest first.
+#[derive(Default)]
+pub struct Waiting {
+    /// The rounds of all closed batches.
+    pub rounds: VecDeque<Round>,
+    /// Closed batches: how many rounds, behind which sequence of the sync lane.
+    pub batches: VecDeque<(u32, u64)>,
+    /// Bytes in closed batches.
+    pub bytes: u64,
+    /// Cost of closing one batch, moving average, ns.
+    pub cost_ns: f64,
+}
+
+/// The most rounds in an open batch of frees.
+pub const BATCH_MAX: usize = 4096;
+
+/// The cache of one thread for one lane.
+#[repr(C, align(64))]
+pub struct LaneCache {
+    /// First address of the pool's first reservation.
+    pub base: usize,
+    /// Its length.
+    pub len: usize,
+    /// Descriptor words by quantum.
+    pub descriptors: *const AtomicU64,
+    /// Live marks.
+    pub marks: *const AtomicU8,
+    /// The lane's number.
+    pub id: u32,
+    /// Rounds in the open batch of frees (sync lane).
+    pub open: u32,
+    /// The open batch is closed at this many rounds.
+    pub open_max: u32,
+    pad: u32,
+    /// Bytes in the open batch.
+    pub open_bytes: u64,
+    /// Array of [`BATCH_MAX`] rounds (sync lane), else null.
+    pub batch: *mut Round,
+    /// Requested bytes handed out so far.
+    pub requested: AtomicU64,
+    /// The lane's key.
+    pub key: u64,
+    /// Its pool.
+    pub pool: &'static Shared,
+    /// By class.
+    pub mags: [Magazine; CLASSES],
+    /// By class.
+    pub prev: [Previous; CLASSES],
+    /// Closed batches; null until the sync lane's first.
+    pub waiting: *mut Waiting,
+    /// Bytes of magazine capacity granted to this cache.
+    pub granted: u64,
+    /// Frees since the waiting batches were last looked at.
+    pub since_look: u32,
+}
+
+/// This thread's cache; the shared block of zeros before the thread's first operation.
+#[inline(always)]
+pub fn current() -> *mut ThreadCache {
+    tls::get().cast()
+}
+
+/// Whether `cache` is the block of zeros.
+pub fn is_first(cache: *mut ThreadCache) -> bool {
+    cache.cast::<u8>() == tls::first()
+}
+
+/// Opens a hot operation on the owner's cache: true when the caches may be touched until
+/// [`leave`]. False: already left; take the slow path.
+///
+/// # Safety
+/// `cache` came from [`current`] on this thread.
+#[inline(always)]
+pub unsafe fn enter(cache: *mut ThreadCache) -> bool {
+    // SAFETY: the block of zeros and thread caches are never unmapped, and both words are
+    // atomics.
+    unsafe {
+        (*cache).busy.store(1, Ordering::Relaxed);
+        // The store must be issued before the load: `membarrier` in `stop_owner` supplies
+        // the hardware half of this fence.
+        compiler_fence(Ordering::SeqCst);
+        if (*cache).epoch.load(Ordering::Relaxed) == EPOCH.load(Ordering::Relaxed) {
+            return true;
+        }
+        (*cache).busy.store(0, Ordering::Release);
+    }
+    false
+}
+
+/// Ends a hot operation.
+///
+/// # Safety
+/// [`enter`] answered true on this thread and this is the first `leave` since.
+#[inline(always)]
+pub unsafe fn leave(cache: *mut ThreadCache) {
+    // SAFETY: as in `enter`.
+    unsafe { (*cache).busy.store(0, Ordering::Release) };
+}
+
+/// Closes the hot path of another thread's cache, or of one's own. Afterwards the caller,
+/// holding the registry's lock, may touch the thread's lane caches of any pool whose core it
+/// has locked.
+///
+/// # Safety
+/// The caller holds the registry's lock, and `cache` is in the registry's list of threads.
+pub unsafe fn close_hot_path(cache: *mut ThreadCache) {
+    // SAFETY: a registered cache is mapped; the word is an atomic.
+    unsafe { (*cache).epoch.store(0, Ordering::Relaxed) };
+}
+
+/// Awaits the end of an operation that was under way when the hot path was closed; call
+/// after [`barrier`].
+///
+/// # Safety
+/// As [`close_hot_path`].
+pub unsafe fn await_owner(cache: *mut ThreadCache) {
+    let mut turn = 0;
+    // SAFETY: a registered cache is mapped; the word is an atomic.
+    while unsafe { (*cache).busy.load(Ordering::Acquire) } != 0 {
+        turn += 1;
+        sync::relax(turn);
+    }
+}
+
+/// Makes every running thread of the process pass a full fence. False: the kernel has no
+/// `membarrier`; other threads' caches cannot be revoked then.
+pub fn barrier() -> bool {
+    const PRIVATE_EXPEDITED: i32 = 8;
+    const REGISTER_PRIVATE_EXPEDITED: i32 = 16;
+    // SAFETY: the call takes plain numbers and touches no memory of ours.
+    let call = |command: i32| unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) };
+    if call(PRIVATE_EXPEDITED) == 0 {
+        return true;
+    }
+    call(REGISTER_PRIVATE_EXPEDITED) == 0 && call(PRIVATE_EXPEDITED) == 0
+}
+
+/// Memory for caches: never given back to the kernel, reused by size.
+#[derive(Default)]
+pub struct Arena {
+    chunk: Option<NonNull<u8>>,
+    used: usize,
+    threads: Vec<NonNull<u8>>,
+    lanes: Vec<NonNull<u8>>,
+}
+
+// SAFETY: the arena owns its chunks; it is used under the registry's lock.
+unsafe impl Send for Arena {}
+
+const CHUNK: usize = 256 << 10;
+
+impl Arena {
+    fn take(&mut self, bytes: usize) -> Option<NonNull<u8>> {
+        let bytes = bytes.next_multiple_of(64);
+        if self.chunk.is_none() || self.used + bytes > CHUNK {
+            self.chunk = Some(raw::wiped_on_fork(CHUNK)?);
+            self.used = 0;
+        }
+        let chunk = self.chunk?;
+        let at = self.used;
+        self.used += bytes;
+        // SAFETY: `at + bytes <= CHUNK`, inside the chunk.
+        Some(unsafe { chunk.add(at) })
+    }
+
+    /// A new thread cache, hot path closed.
+    pub fn thread(&mut self) -> Option<*mut ThreadCache> {
+        let memory = match self.threads.pop() {
+            Some(memory) => memory,
+            None => self.take(size_of::<ThreadCache>())?,
+        };
+        let cache = memory.cast::<ThreadCache>().as_ptr();
+        let empty = Entry { key: 0, lane: std::ptr::null_mut() };
+        let value = ThreadCache {
+            epoch: AtomicU32::new(0),
+            busy: AtomicU32::new(0),
+            tag: 1,
+            pad: 0,
+            last: empty,
+            sync: std::ptr::null_mut(),
+            table: [empty; TABLE],
+            lanes: Box::into_raw(Box::default()),
+        };
+        // SAFETY: the memory is ours, large enough and aligned to 64 (chunks are page-aligned
+        // and sizes multiples of 64).
+        unsafe { cache.write(value) };
+        Some(cache)
+    }
+
+    /// Takes a thread cache back.
+    ///
+    /// # Safety
+    /// It came from [`Arena::thread`] and nothing refers to it any more.
+    pub unsafe fn give_thread(&mut self, cache: *mut ThreadCache) {
+        // SAFETY: `lanes` was made by `Box::into_raw` in `thread`.
+        drop(unsafe { Box::from_raw((*cache).lanes) });
+        self.threads.extend(NonNull::new(cache.cast::<u8>()));
+    }
+
+    /// A new lane cache with empty magazines of capacity 0.
+    pub fn lane(&mut self, pool: &'static Shared, view: View, key: u64) -> Option<*mut LaneCache> {
+        let memory = match self.lanes.pop() {
+            Some(memory) => memory,
+            None => self.take(size_of::<LaneCache>())?,
+        };
+        let cache = memory.cast::<LaneCache>().as_ptr();
+        let value = LaneCache {
+            base: view.base,
+            len: view.len,
+            descriptors: view.descriptors,
+            marks: view.marks,
+            id: u32::from(view.lane),
+            open: 0,
+            open_max: 32,
+            pad: 0,
+            open_bytes: 0,
+            batch: std::ptr::null_mut(),
+            requested: AtomicU64::new(0),
+            key,
+            pool,
+            mags: std::array::from_fn(|_| Magazine {
+                rounds: std::ptr::null_mut(),
+                len: 0,
+                cap: 0,
+                allocs: AtomicU64::new(0),
+                frees: AtomicU64::new(0),
+            }),
+            prev: std::array::from_fn(|_| Previous { rounds: std::ptr::null_mut(), len: 0 }),
+            waiting: std::ptr::null_mut(),
+            granted: 0,
+            since_look: 0,
+        };
+        // SAFETY: as in `thread`.
+        unsafe { cache.write(value) };
+        Some(cache)
+    }
+
+    /// Takes a lane cache back; its magazines and batches are empty.
+    ///
+    /// # Safety
+    /// It came from [`Arena::lane`] and nothing refers to it any more.
+    pub unsafe fn give_lane(&mut self, cache: *mut LaneCache) {
+        // SAFETY: the arrays were made by `Box::into_raw` in `new_rounds` and `open_batch`.
+        unsafe {
+            let cache = &mut *cache;
+            for c in 0..CLASSES {
+                drop_rounds(cache.mags[c].rounds);
+                drop_rounds(cache.prev[c].rounds);
+            }
+            if !cache.batch.is_null() {
+                drop(Box::from_raw(cache.batch.cast::<[Round; BATCH_MAX]>()));
+            }
+            if !cache.waiting.is_null() {
+                drop(Box::from_raw(cache.waiting));
+            }
+        }
+        self.lanes.extend(NonNull::new(cache.cast::<u8>()));
+    }
+}
+
+/// What a lane cache copies from its pool.
+#[derive(Clone, Copy, Debug)]
+pub struct View {
+    /// See [`LaneCache::base`].
+    pub base: usize,
+    /// See [`LaneCache::len`].
+    pub len: usize,
+    /// See [`LaneCache::descriptors`].
+    pub descriptors: *const AtomicU64,
+    /// See [`LaneCache::marks`].
+    pub marks: *const AtomicU8,
+    /// See [`LaneCache::id`].
+    pub lane: LaneId,
+}
+
+// SAFETY: the pointers name tables of atomics that live as long as the pool.
+unsafe impl Send for View {}
+
+fn new_rounds() -> *mut Round {
+    Box::into_raw(Box::new([Round(0); ROUNDS_MAX])).cast()
+}
+
+/// # Safety
+/// `rounds` is null or came from [`new_rounds`].
+unsafe fn drop_rounds(rounds: *mut Round) {
+    if !rounds.is_null() {
+        // SAFETY: made by `new_rounds` from a box of this very type.
+        drop(unsafe { Box::from_raw(rounds.cast::<[Round; ROUNDS_MAX]>()) });
+    }
+}
+
+impl LaneCache {
+    /// Bytes in magazines.
+    pub fn magazine_bytes(&self) -> u64 {
+        let rounds = |c: usize| u64::from(self.mags[c].len) + u64::from(self.prev[c].len);
+        (1..CLASSES).map(|c| rounds(c) * slot_bytes(c) as u64).sum()
+    }
+
+    /// Bytes that wait for a fence.
+    pub fn waiting_bytes(&self) -> u64 {
+        self.open_bytes + self.waiting_ref().map_or(0, |w| w.bytes)
+    }
+
+    fn waiting_ref(&self) -> Option<&Waiting> {
+        // SAFETY: null or made by `waiting`; lives as long as the cache.
+        unsafe { self.waiting.as_ref() }
+    }
+
+    /// The closed batches.
+    pub fn waiting(&mut self) -> &mut Waiting {
+        if self.waiting.is_null() {
+            let first = Waiting { cost_ns: 500.0, ..Waiting::default() };
+            self.waiting = Box::into_raw(Box::new(first));
+        }
+        // SAFETY: just made or made earlier by this function; owned by this cache.
+        unsafe { &mut *self.waiting }
+    }
+
+    /// Makes the array of the open batch.
+    pub fn open_batch(&mut self) {
+        if self.batch.is_null() {
+            self.batch = Box::into_raw(Box::new([Round(0); BATCH_MAX])).cast();
+        }
+    }
+
+    /// Takes the open batch's rounds out.
+    pub fn take_open(&mut self) -> Vec<Round> {
+        let rounds = if self.open == 0 {
+            Vec::new()
+        } else {
+            // SAFETY: `open` rounds of the array are written before the count grows.
+            unsafe { std::slice::from_raw_parts(self.batch, self.open as usize) }.to_vec()
+        };
+        self.open = 0;
+        self.open_bytes = 0;
+        rounds
+    }
+
+    /// Sets a class's capacity, making its array at first use.
+    pub fn set_cap(&mut self, class: usize, cap: u32) {
+        debug_assert!(cap as usize <= ROUNDS_MAX);
+        let mag = &mut self.mags[class];
+        if mag.rounds.is_null() && cap > 0 {
+            mag.rounds = new_rounds();
+        }
+        mag.cap = cap;
+    }
+
+    /// The rounds in the current magazine.
+    pub fn rounds(&self, class: usize) -> &[Round] {
+        let mag = &self.mags[class];
+        if mag.len == 0 {
+            return &[];
+        }
+        // SAFETY: the array exists when `len > 0`, and its first `len` rounds are set.
+        unsafe { std::slice::from_raw_parts(mag.rounds, mag.len as usize) }
+    }
+
+    /// Puts a round into the current magazine, which has room.
+    #[inline]
+    pub fn push(&mut self, class: usize, round: Round) {
+        let mag = &mut self.mags[class];
+        debug_assert!(mag.len < mag.cap && !mag.rounds.is_null());
+        // SAFETY: `len < cap <= ROUNDS_MAX`, inside the array.
+        unsafe { *mag.rounds.add(mag.len as usize) = round };
+        mag.len += 1;
+    }
+
+    /// Takes a round out of the current magazine.
+    #[inline]
+    pub fn pop(&mut self, class: usize) -> Option<Round> {
+        let mag = &mut self.mags[class];
+        mag.len = mag.len.checked_sub(1)?;
+        // SAFETY: the round below the old `len` is set.
+        Some(unsafe { *mag.rounds.add(mag.len as usize) })
+    }
+
+    /// Exchanges the current magazine with the one behind it.
+    pub fn swap(&mut self, class: usize) {
+        let (mag, prev) = (&mut self.mags[class], &mut self.prev[class]);
+        if prev.rounds.is_null() {
+            prev.rounds = new_rounds();
+        }
+        std::mem::swap(&mut mag.rounds, &mut prev.rounds);
+        std::mem::swap(&mut mag.len, &mut prev.len);
+    }
+
+    /// Takes all rounds of the magazine behind the current one.
+    pub fn take_prev(&mut self, class: usize) -> Vec<Round> {
+        let prev = &mut self.prev[class];
+        if prev.len == 0 {
+            return Vec::new();
+        }
+        // SAFETY: as in `rounds`.
+        let rounds = unsafe { std::slice::from_raw_parts(prev.rounds, prev.len as usize) };
+        let rounds = rounds.to_vec();
+        prev.len = 0;
+        rounds
+    }
+
+    /// Takes all rounds of both magazines.
+    pub fn take_all(&mut self, class: usize) -> Vec<Round> {
+        let mut rounds = self.rounds(class).to_vec();
+        self.mags[class].len = 0;
+        rounds.append(&mut self.take_prev(class));
+        rounds
+    }
+}

@@ -1,0 +1,79 @@
+//! A lane's depot: full magazines, handed from thread to thread whole.
+//!
+//! Owns stacks of full magazines by class, bounded in bytes by the caller. A plain value:
+//! the pool keeps it under the core's lock. Cost: a push or a pop.
+
+use super::class::{CLASSES, slot_bytes};
+use super::Round;
+
+/// Magazines hold at most this many rounds.
+pub const ROUNDS_MAX: usize = 64;
+
+/// A full magazine in the depot.
+#[derive(Debug)]
+pub struct Full {
+    rounds: Box<[Round; ROUNDS_MAX]>,
+    len: u32,
+}
+
+impl Full {
+    /// A magazine with these rounds.
+    pub fn new(rounds: &[Round], mut array: Box<[Round; ROUNDS_MAX]>) -> Full {
+        array[..rounds.len()].copy_from_slice(rounds);
+        Full { rounds: array, len: rounds.len() as u32 }
+    }
+
+    /// Its rounds.
+    pub fn rounds(&self) -> &[Round] {
+        &self.rounds[..self.len as usize]
+    }
+
+    /// The array, to be used again.
+    pub fn into_array(self) -> Box<[Round; ROUNDS_MAX]> {
+        self.rounds
+    }
+}
+
+/// Full magazines of one lane.
+#[derive(Debug)]
+pub struct Depot {
+    full: [Vec<Full>; CLASSES],
+    bytes: u64,
+}
+
+impl Default for Depot {
+    fn default() -> Depot {
+        Depot { full: std::array::from_fn(|_| Vec::new()), bytes: 0 }
+    }
+}
+
+impl Depot {
+    /// Takes a full magazine of a class.
+    pub fn pop(&mut self, class: usize) -> Option<Full> {
+        let full = self.full[class].pop()?;
+        self.bytes -= u64::from(full.len) * slot_bytes(class) as u64;
+        Some(full)
+    }
+
+    /// Keeps a full magazine of a class.
+    pub fn push(&mut self, class: usize, full: Full) {
+        self.bytes += u64::from(full.len) * slot_bytes(class) as u64;
+        self.full[class].push(full);
+    }
+
+    /// Bytes of one class.
+    pub fn class_bytes(&self, class: usize) -> u64 {
+        self.full[class].iter().map(|f| u64::from(f.len)).sum::<u64>() * slot_bytes(class) as u64
+    }
+
+    /// Bytes in all.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Takes everything out.
+    pub fn drain(&mut self) -> Vec<Full> {
+        self.bytes = 0;
+        self.full.iter_mut().flat_map(std::mem::take).collect()
+    }
+}

@@ -1,0 +1,431 @@
+//! The book of lanes: sequences, fences in flight, joins, captures.
+//!
+//! Owns every event of a pool. A lane's frees carry its open sequence; a fence covers
+//! all of them and opens the next. Fences settle in order. See the room's page for
+//! the invariants.
+
+use super::{CLEAN, JOIN, LANES_MAX, LaneId, Stamp};
+use crate::driver::{Driver, DriverResult, EventHandle, Scope, StreamHandle};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+/// What orders a lane's frees.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LaneKind {
+    /// One stream.
+    Stream(StreamHandle),
+    /// All work of the device (`cudaFree`'s meaning).
+    Sync,
+    /// An open or released-later graph capture: its stamps pass at release only.
+    Capture(StreamHandle),
+    /// The number is unused; waiting to serve again.
+    Unused,
+}
+
+/// A point recorded on the device.
+#[derive(Debug)]
+struct Fence {
+    seq: u64,
+    /// One event, or one a known stream where the device has no context events.
+    events: Vec<EventHandle>,
+}
+
+#[derive(Debug)]
+struct Lane {
+    kind: LaneKind,
+    key: u64,
+    /// The sequence that frees get now.
+    open: u64,
+    /// Everything up to this sequence has passed.
+    passed: u64,
+    /// Bytes and count freed under the open sequence.
+    dirty_bytes: u64,
+    dirty_count: u64,
+    fences: VecDeque<Fence>,
+    /// Retired: the number is reused once the last fence has passed.
+    retired: bool,
+}
+
+/// All lanes of one pool.
+#[derive(Debug)]
+pub struct Lanes {
+    lanes: Vec<Lane>,
+    by_key: HashMap<u64, LaneId>,
+    spare: Vec<LaneId>,
+    events: Vec<EventHandle>,
+    joins: BTreeMap<u64, Vec<Stamp>>,
+    next_join: u64,
+    open_captures: u32,
+    context_events: bool,
+    /// Fences recorded in all.
+    pub fences_recorded: u64,
+}
+
+impl Lanes {
+    /// No lanes yet. `context_events`: whether one event can mark the whole device.
+    pub fn new(context_events: bool) -> Lanes {
+        let clean = Lane::new(LaneKind::Unused, 0);
+        Lanes {
+            lanes: vec![clean],
+            by_key: HashMap::new(),
+            spare: Vec::new(),
+            events: Vec::new(),
+            joins: BTreeMap::new(),
+            next_join: 1,
+            open_captures: 0,
+            context_events,
+            fences_recorded: 0,
+        }
+    }
+
+    /// The lane behind `key`, if it has one.
+    pub fn find(&self, key: u64) -> Option<LaneId> {
+        self.by_key.get(&key).copied()
+    }
+
+    /// A new lane for `key`; `None` when all numbers are taken.
+    pub fn open(&mut self, key: u64, kind: LaneKind) -> Option<LaneId> {
+        debug_assert!(!self.by_key.contains_key(&key), "one lane a key");
+        let id = match self.spare.pop() {
+            Some(id) => id,
+            None if self.lanes.len() < LANES_MAX => {
+                self.lanes.push(Lane::new(LaneKind::Unused, 0));
+                (self.lanes.len() - 1) as LaneId
+            }
+            None => return None,
+        };
+        let lane = &mut self.lanes[id as usize];
+        debug_assert!(lane.fences.is_empty() && lane.dirty_count == 0);
+        lane.kind = kind;
+        lane.key = key;
+        lane.retired = false;
+        self.by_key.insert(key, id);
+        Some(id)
+    }
+
+    /// What orders `lane`.
+    pub fn kind(&self, lane: LaneId) -> LaneKind {
+        self.lanes[lane as usize].kind
+    }
+
+    /// How many lanes serve a stream, a capture or the sync meaning now.
+    pub fn active(&self) -> usize {
+        self.by_key.len()
+    }
+
+    /// Whether `lane` belongs to a capture (its memory is its graph's until release).
+    pub fn is_capture(&self, lane: LaneId) -> bool {
+        matches!(self.lanes[lane as usize].kind, LaneKind::Capture(_))
+    }
+
+    /// How many captures are open now: while any is, no fence is recorded.
+    pub fn open_captures(&self) -> u32 {
+        self.open_captures
+    }
+
+    /// The stamp for something of `bytes` freed on `lane` now.
+    #[inline]
+    pub fn stamp(&mut self, lane: LaneId, bytes: u64) -> Stamp {
+        let l = &mut self.lanes[lane as usize];
+        l.dirty_bytes += bytes;
+        l.dirty_count += 1;
+        Stamp { lane, seq: l.open }
+    }
+
+    /// Bytes and count freed on `lane` since its last fence.
+    pub fn dirty(&self, lane: LaneId) -> (u64, u64) {
+        let l = &self.lanes[lane as usize];
+        (l.dirty_bytes, l.dirty_count)
+    }
+
+    /// A stamp that passes when all of `stamps` have.
+    pub fn join(&mut self, stamps: &[Stamp]) -> Stamp {
+        let mut open: Vec<Stamp> = Vec::new();
+        for &stamp in stamps {
+            if self.passed(stamp) {
+                continue;
+            }
+            let parts = if stamp.lane == JOIN {
+                self.joins.get(&stamp.seq).cloned().unwrap_or_default()
+            } else {
+                vec![stamp]
+            };
+            for part in parts {
+                match open.iter_mut().find(|s| s.lane == part.lane) {
+                    Some(s) => s.seq = s.seq.max(part.seq),
+                    None => open.push(part),
+                }
+            }
+        }
+        match open.len() {
+            0 => Stamp::CLEAN,
+            1 => open[0],
+            _ => {
+                let number = self.next_join;
+                self.next_join += 1;
+                self.joins.insert(number, open);
+                Stamp { lane: JOIN, seq: number }
+            }
+        }
+    }
+
+    /// Whether the host has seen everything behind `stamp` done.
+    #[inline]
+    pub fn passed(&self, stamp: Stamp) -> bool {
+        match stamp.lane {
+            CLEAN => true,
+            JOIN => self.join_passed(stamp.seq),
+            lane => stamp.seq <= self.lanes[lane as usize].passed,
+        }
+    }
+
+    #[cold]
+    fn join_passed(&self, number: u64) -> bool {
+        // A join that is gone has passed: `settle` drops no other.
+        self.joins.get(&number).is_none_or(|parts| parts.iter().all(|&p| self.passed(p)))
+    }
+
+    /// Whether lane `by` may take a piece with this stamp without more ado: it has passed,
+    /// or only `by`'s own earlier work is behind it. The sync lane takes passed pieces only.
+    #[inline]
+    pub fn takeable(&self, stamp: Stamp, by: LaneId) -> bool {
+        if stamp.lane == by && by != CLEAN {
+            return self.orders_itself(by) || self.passed(stamp);
+        }
+        if stamp.lane == JOIN {
+            return self.join_takeable(stamp.seq, by);
+        }
+        self.passed(stamp)
+    }
+
+    fn orders_itself(&self, lane: LaneId) -> bool {
+        matches!(self.lanes[lane as usize].kind, LaneKind::Stream(_) | LaneKind::Capture(_))
+    }
+
+    #[cold]
+    fn join_takeable(&self, number: u64, by: LaneId) -> bool {
+        self.joins.get(&number).is_none_or(|parts| parts.iter().all(|&p| self.takeable(p, by)))
+    }
+
+    /// Records a fence over all that `lane` freed so far. Nothing to do: no call. While a
+    /// capture is open, and for capture lanes, nothing is recorded. Answers whether a fence
+    /// now covers everything `lane` freed.
+    pub fn record(&mut self, driver: &dyn Driver, lane: LaneId) -> DriverResult<bool> {
+        let l = &self.lanes[lane as usize];
+        if l.dirty_count == 0 {
+            return Ok(true);
+        }
+        let scopes = match l.kind {
+            _ if self.open_captures > 0 => return Ok(false),
+            LaneKind::Stream(stream) => vec![Scope::Stream(stream)],
+            LaneKind::Sync if self.context_events => vec![Scope::Context],
+            LaneKind::Sync => self.known_streams(),
+            LaneKind::Capture(_) | LaneKind::Unused => return Ok(false),
+        };
+        let mut events = Vec::with_capacity(scopes.len());
+        for scope in scopes {
+            let recorded = self.event(driver).and_then(|event| {
+                events.push(event);
+                driver.event_record(event, scope)
+            });
+            if let Err(error) = recorded {
+                // The events go back unrecorded in effect: nobody waits for their marks.
+                self.events.append(&mut events);
+                return Err(error);
+            }
+        }
+        let l = &mut self.lanes[lane as usize];
+        l.fences.push_back(Fence { seq: l.open, events });
+        l.open += 1;
+        l.dirty_bytes = 0;
+        l.dirty_count = 0;
+        self.fences_recorded += 1;
+        Ok(true)
+    }
+
+    /// The default stream and every stream that has a lane.
+    fn known_streams(&self) -> Vec<Scope> {
+        let mut scopes = vec![Scope::Stream(StreamHandle(0))];
+        for lane in &self.lanes {
+            if let LaneKind::Stream(stream) = lane.kind
+                && stream.0 != 0
+                && !lane.retired
+            {
+                scopes.push(Scope::Stream(stream));
+            }
+        }
+        scopes
+    }
+
+    fn event(&mut self, driver: &dyn Driver) -> DriverResult<EventHandle> {
+        match self.events.pop() {
+            Some(event) => Ok(event),
+            None => driver.event_create(),
+        }
+    }
+
+    /// Records a fence on every lane that has freed something since its last.
+    pub fn record_all(&mut self, driver: &dyn Driver) -> DriverResult<()> {
+        for lane in 1..self.lanes.len() {
+            self.record(driver, lane as LaneId)?;
+        }
+        Ok(())
+    }
+
+    /// Whether some fence is in flight.
+    pub fn in_flight(&self) -> bool {
+        self.lanes.iter().any(|l| !l.fences.is_empty())
+    }
+
+    /// Whether something freed is behind no passed fence yet.
+    pub fn unsettled(&self) -> bool {
+        self.lanes.iter().any(|l| !l.fences.is_empty() || l.dirty_count > 0)
+    }
+
+    /// Looks which fences have passed. Answers whether any did. A query that fails is
+    /// returned after the others were asked; its fence stays.
+    pub fn settle(&mut self, driver: &dyn Driver) -> DriverResult<bool> {
+        let mut any = false;
+        let mut failed = None;
+        for id in 1..self.lanes.len() {
+            match self.settle_lane(driver, id as LaneId) {
+                Ok(progress) => any |= progress,
+                Err(error) => failed = Some(error),
+            }
+        }
+        if any {
+            self.forget_passed();
+        }
+        match failed {
+            Some(error) => Err(error),
+            None => Ok(any),
+        }
+    }
+
+    /// [`Lanes::settle`] for one lane.
+    pub fn settle_lane(&mut self, driver: &dyn Driver, lane: LaneId) -> DriverResult<bool> {
+        let mut any = false;
+        while let Some(fence) = self.lanes[lane as usize].fences.front() {
+            for &event in &fence.events {
+                if !driver.event_query(event)? {
+                    return Ok(any);
+                }
+            }
+            self.pass_front(lane);
+            any = true;
+        }
+        Ok(any)
+    }
+
+    fn pass_front(&mut self, lane: LaneId) {
+        let l = &mut self.lanes[lane as usize];
+        if let Some(mut fence) = l.fences.pop_front() {
+            debug_assert!(fence.seq > l.passed, "fences pass in order");
+            l.passed = fence.seq;
+            self.events.append(&mut fence.events);
+        }
+    }
+
+    /// Waits until the oldest fence of every lane has passed.
+    pub fn wait_oldest(&mut self, driver: &dyn Driver) -> DriverResult<()> {
+        for id in 1..self.lanes.len() {
+            if let Some(fence) = self.lanes[id].fences.front() {
+                for &event in &fence.events {
+                    driver.event_synchronize(event)?;
+                }
+                self.pass_front(id as LaneId);
+            }
+        }
+        self.forget_passed();
+        Ok(())
+    }
+
+    /// Drops passed joins and gives retired numbers back.
+    fn forget_passed(&mut self) {
+        let mut joins = std::mem::take(&mut self.joins);
+        joins.retain(|_, parts| !parts.iter().all(|&p| self.passed(p)));
+        self.joins = joins;
+        for id in 1..self.lanes.len() {
+            let l = &mut self.lanes[id];
+            if l.retired && l.fences.is_empty() && l.dirty_count == 0 && l.kind != LaneKind::Unused
+            {
+                l.kind = LaneKind::Unused;
+                self.spare.push(id as LaneId);
+            }
+        }
+    }
+
+    /// Ends a stream's lane before its stream is destroyed: a last fence is recorded, the key
+    /// is free for another stream, the number is reused once the fence has passed.
+    ///
+    /// When no fence can be recorded now (a capture is open, the driver fails) nothing
+    /// changes and the answer is the error, or `false`.
+    pub fn retire(&mut self, driver: &dyn Driver, lane: LaneId) -> DriverResult<bool> {
+        if !self.record(driver, lane)? {
+            return Ok(false);
+        }
+        let l = &mut self.lanes[lane as usize];
+        self.by_key.remove(&l.key);
+        l.retired = true;
+        self.forget_passed();
+        Ok(true)
+    }
+
+    /// A capture begins: the lane for what `stream` allocates until it ends.
+    pub fn capture_begin(&mut self, key: u64, stream: StreamHandle) -> Option<LaneId> {
+        let id = self.open(key, LaneKind::Capture(stream))?;
+        self.open_captures += 1;
+        Some(id)
+    }
+
+    /// A capture has ended: fences may be recorded again. Its memory stays its own.
+    pub fn capture_end(&mut self) {
+        debug_assert!(self.open_captures > 0);
+        self.open_captures = self.open_captures.saturating_sub(1);
+    }
+
+    /// The graph of a capture is gone: what it freed passes with the next device-wide fence.
+    /// The lane becomes a retired lane of the whole device.
+    pub fn capture_release(&mut self, driver: &dyn Driver, lane: LaneId) -> DriverResult<bool> {
+        debug_assert!(self.is_capture(lane));
+        let before = self.lanes[lane as usize].kind;
+        self.lanes[lane as usize].kind = LaneKind::Sync;
+        match self.retire(driver, lane) {
+            Ok(true) => Ok(true),
+            other => {
+                self.lanes[lane as usize].kind = before;
+                other
+            }
+        }
+    }
+
+    /// Gives all events back to the driver. For the pool's end.
+    pub fn close(&mut self, driver: &dyn Driver) -> DriverResult<()> {
+        for lane in &mut self.lanes {
+            for mut fence in lane.fences.drain(..) {
+                self.events.append(&mut fence.events);
+            }
+        }
+        while let Some(event) = self.events.pop() {
+            if let Err(error) = driver.event_destroy(event) {
+                self.events.push(event);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Lane {
+    fn new(kind: LaneKind, key: u64) -> Lane {
+        Lane {
+            kind,
+            key,
+            open: 1,
+            passed: 0,
+            dirty_bytes: 0,
+            dirty_count: 0,
+            fences: VecDeque::new(),
+            retired: false,
+        }
+    }
+}

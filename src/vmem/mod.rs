@@ -1,0 +1,327 @@
+//! Address space and pages: reservations, the stock, transactional mapping.
+//!
+//! Owns every reservation and page of one pool. Granules are numbered across all
+//! reservations in the order they were made; a page is one granule long. A page is mapped at
+//! one granule, or in the **stock** (created, mapped nowhere), or **stranded** (mapped where it
+//! should not be, because undoing a failed step failed too), or **unreleased** (the driver
+//! refused to take it back). The last two are retried by [`Vmem::recover`].
+//!
+//! Promises: every operation that takes several driver calls either succeeds or leaves all
+//! mappings as they were, stranded granules named; no page is ever lost.
+//!
+//! Must not know who uses a granule. Cost: the driver's calls and little else.
+
+#[cfg(test)]
+mod tests;
+
+use crate::driver::{Code, Driver, DriverError, DriverResult, PageHandle};
+use std::sync::Arc;
+
+/// One reservation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Space {
+    /// Its first address.
+    pub base: usize,
+    /// Its length in bytes.
+    pub bytes: usize,
+    /// The number of its first granule.
+    pub first: u32,
+}
+
+/// What driver calls the room has made, by kind, and what they moved.
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "each counts successful calls or pages of that name")]
+pub struct Calls {
+    pub created: u64,
+    pub released: u64,
+    pub maps: u64,
+    pub unmaps: u64,
+    pub set_access: u64,
+    pub reserves: u64,
+}
+
+/// A map that failed: why, and which granules now hold stranded pages.
+#[derive(Debug)]
+pub struct MapFailure {
+    /// The driver's error.
+    pub error: DriverError,
+    /// Granules left mapped, as (first, length); empty when the undo worked.
+    pub stranded: Option<(u32, u32)>,
+}
+
+/// Address space and pages of one pool.
+pub struct Vmem {
+    driver: Arc<dyn Driver>,
+    granule: usize,
+    spaces: Vec<Space>,
+    /// The page mapped at each granule.
+    mapped: Vec<Option<PageHandle>>,
+    pins: Vec<u16>,
+    stock: Vec<PageHandle>,
+    unreleased: Vec<PageHandle>,
+    stranded: Vec<u32>,
+    calls: Calls,
+    mapped_pages: usize,
+    pinned: u32,
+}
+
+impl Vmem {
+    /// No address space yet.
+    pub fn new(driver: Arc<dyn Driver>) -> Vmem {
+        let granule = driver.device().granularity;
+        Vmem {
+            driver,
+            granule,
+            spaces: Vec::new(),
+            mapped: Vec::new(),
+            pins: Vec::new(),
+            stock: Vec::new(),
+            unreleased: Vec::new(),
+            stranded: Vec::new(),
+            calls: Calls::default(),
+            mapped_pages: 0,
+            pinned: 0,
+        }
+    }
+
+    /// Bytes a granule.
+    pub fn granule(&self) -> usize {
+        self.granule
+    }
+
+    /// Driver calls made so far.
+    pub fn calls(&self) -> Calls {
+        self.calls
+    }
+
+    /// All reservations.
+    pub fn spaces(&self) -> &[Space] {
+        &self.spaces
+    }
+
+    /// Pages of this pool in any state.
+    pub fn pages(&self) -> usize {
+        self.mapped_pages + self.stock.len() + self.unreleased.len()
+    }
+
+    /// Pages that are mapped, stranded ones included.
+    pub fn mapped_pages(&self) -> usize {
+        self.mapped_pages
+    }
+
+    /// Pages created and mapped nowhere.
+    pub fn stock(&self) -> usize {
+        self.stock.len()
+    }
+
+    /// Pages stranded or unreleased.
+    pub fn stuck(&self) -> usize {
+        self.stranded.len() + self.unreleased.len()
+    }
+
+    /// Reserves at least `least` and at most `wanted` bytes (multiples of the granule),
+    /// halving on refusal. Answers the new space.
+    pub fn add_space(&mut self, wanted: usize, least: usize) -> DriverResult<Space> {
+        debug_assert!(wanted >= least && least >= self.granule);
+        let mut bytes = wanted / self.granule * self.granule;
+        loop {
+            match self.driver.reserve(bytes) {
+                Ok(base) => {
+                    let first = self.mapped.len() as u32;
+                    let space = Space { base, bytes, first };
+                    let granules = self.mapped.len() + bytes / self.granule;
+                    self.mapped.resize(granules, None);
+                    self.pins.resize(granules, 0);
+                    self.spaces.push(space);
+                    self.calls.reserves += 1;
+                    return Ok(space);
+                }
+                Err(e) if e.code == Code::NoAddressSpace && bytes / 2 >= least => {
+                    tracing::warn!(bytes, "address space refused; trying half");
+                    bytes = (bytes / 2).next_multiple_of(self.granule);
+                }
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    /// The address of a granule.
+    pub fn address(&self, granule: u32) -> usize {
+        let space = self.space_of(granule);
+        space.base + (granule - space.first) as usize * self.granule
+    }
+
+    fn space_of(&self, granule: u32) -> &Space {
+        let after = self.spaces.partition_point(|s| s.first <= granule);
+        &self.spaces[after - 1]
+    }
+
+    /// The space that holds an address, if one does.
+    pub fn find(&self, address: usize) -> Option<&Space> {
+        self.spaces.iter().find(|s| address.wrapping_sub(s.base) < s.bytes)
+    }
+
+    /// Whether a granule holds a pinned block.
+    pub fn is_pinned(&self, granule: u32) -> bool {
+        self.pins[granule as usize] > 0
+    }
+
+    /// Whether any granule is pinned.
+    pub fn any_pinned(&self) -> bool {
+        self.pinned > 0
+    }
+
+    /// Pins (or unpins) the granules `[first, end)` once more (once less).
+    pub fn pin(&mut self, first: u32, end: u32, pin: bool) {
+        for g in first..end {
+            let pins = &mut self.pins[g as usize];
+            if pin {
+                self.pinned += u32::from(*pins == 0);
+                *pins += 1;
+            } else {
+                debug_assert!(*pins > 0, "unpinned more often than pinned");
+                *pins = pins.saturating_sub(1);
+                self.pinned -= u32::from(*pins == 0);
+            }
+        }
+    }
+
+    /// Creates pages until the stock holds `count`. On failure those made so far stay.
+    pub fn fill_stock(&mut self, count: usize) -> DriverResult<()> {
+        while self.stock.len() < count {
+            let page = self.driver.create(self.granule)?;
+            self.calls.created += 1;
+            self.stock.push(page);
+        }
+        Ok(())
+    }
+
+    /// Maps `len` pages of the stock at unbacked granules of one space, and opens access to
+    /// all of them in one call. All or nothing, save what [`MapFailure::stranded`] names.
+    pub fn map(&mut self, first: u32, len: u32) -> Result<(), MapFailure> {
+        debug_assert!(self.stock.len() >= len as usize, "the caller fills the stock first");
+        debug_assert!(!self.mapped[first as usize..][..len as usize].iter().any(Option::is_some));
+        for g in first..first + len {
+            let Some(&page) = self.stock.last() else { unreachable!("checked above") };
+            match self.driver.map(self.address(g), self.granule, page) {
+                Ok(()) => {
+                    self.stock.pop();
+                    self.mapped[g as usize] = Some(page);
+                    self.mapped_pages += 1;
+                    self.calls.maps += 1;
+                }
+                Err(error) => return Err(self.undo(first, g - first, error)),
+            }
+        }
+        match self.driver.set_access(self.address(first), len as usize * self.granule) {
+            Ok(()) => {
+                self.calls.set_access += 1;
+                Ok(())
+            }
+            Err(error) => Err(self.undo(first, len, error)),
+        }
+    }
+
+    fn undo(&mut self, first: u32, len: u32, error: DriverError) -> MapFailure {
+        if len == 0 {
+            return MapFailure { error, stranded: None };
+        }
+        match self.unmap(first, len) {
+            Ok(()) => MapFailure { error, stranded: None },
+            Err(second) => {
+                tracing::error!(%error, %second, first, len, "undo failed; pages stranded");
+                self.stranded.extend(first..first + len);
+                MapFailure { error, stranded: Some((first, len)) }
+            }
+        }
+    }
+
+    /// Unmaps `len` adjacent granules of one space in one call; their pages go to the stock.
+    /// The caller knows that nothing on the device touches them any more.
+    pub fn unmap(&mut self, first: u32, len: u32) -> DriverResult<()> {
+        self.driver.unmap(self.address(first), len as usize * self.granule)?;
+        self.calls.unmaps += 1;
+        for g in first..first + len {
+            let page = self.mapped[g as usize].take();
+            self.stock.push(page.expect("the caller unmaps mapped granules"));
+            self.mapped_pages -= 1;
+        }
+        Ok(())
+    }
+
+    /// Gives up to `count` pages of the stock back to the device. Answers how many; a page
+    /// that the driver does not take back is kept as unreleased, and ends the round.
+    pub fn release(&mut self, count: usize) -> DriverResult<usize> {
+        for done in 0..count {
+            let Some(page) = self.stock.pop() else { return Ok(done) };
+            if let Err(error) = self.driver.release(page) {
+                self.unreleased.push(page);
+                return Err(error);
+            }
+            self.calls.released += 1;
+        }
+        Ok(count)
+    }
+
+    /// Tries again what failed before. Answers the granules that are free of their stranded
+    /// pages now; stops at the first call that fails.
+    pub fn recover(&mut self) -> Vec<u32> {
+        let mut freed = Vec::new();
+        while let Some(page) = self.unreleased.pop() {
+            if self.driver.release(page).is_err() {
+                self.unreleased.push(page);
+                break;
+            }
+            self.calls.released += 1;
+        }
+        while let Some(&granule) = self.stranded.last() {
+            if self.unmap(granule, 1).is_err() {
+                break;
+            }
+            self.stranded.pop();
+            freed.push(granule);
+        }
+        freed
+    }
+
+    /// Gives everything back to the driver: mappings, pages, address space. For the pool's
+    /// end; may be repeated after a failure, and then goes on where it stopped.
+    pub fn close(&mut self) -> DriverResult<()> {
+        let mut g = 0;
+        while g < self.mapped.len() {
+            if self.mapped[g].is_none() {
+                g += 1;
+                continue;
+            }
+            let space = *self.space_of(g as u32);
+            let stop = space.first as usize + space.bytes / self.granule;
+            let mut end = g;
+            while end < stop && self.mapped[end].is_some() {
+                end += 1;
+            }
+            self.unmap(g as u32, (end - g) as u32)?;
+            g = end;
+        }
+        self.stranded.clear();
+        self.stock.append(&mut self.unreleased);
+        self.release(usize::MAX)?;
+        while let Some(space) = self.spaces.last() {
+            self.driver.unreserve(space.base, space.bytes)?;
+            self.spaces.pop();
+        }
+        self.mapped.clear();
+        self.pins.clear();
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for Vmem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Vmem")
+            .field("spaces", &self.spaces)
+            .field("mapped_pages", &self.mapped_pages)
+            .field("stock", &self.stock.len())
+            .field("stuck", &self.stuck())
+            .finish_non_exhaustive()
+    }
+}
