@@ -1,3 +1,5 @@
 //! Forebay: a device memory pool.
-pub mod error;
+pub mod config;
 pub mod driver;
+pub mod error;
+pub mod telemetry;
