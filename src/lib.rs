@@ -1,8 +1,11 @@
 //! Forebay: a device memory pool.
 pub mod base;
+pub mod config;
 pub mod driver;
 pub mod error;
 pub mod heap;
+pub mod pool;
 pub mod slab;
 pub mod stream;
+pub mod telemetry;
 pub mod vmem;
