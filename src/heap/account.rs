@@ -58,6 +58,31 @@ impl Heap {
         (backed_granules - idle_granules) * u64::from(self.per_granule) - live_quanta
     }
 
+    /// Whether a quantum belongs to a block. A walk over all nodes: for error messages.
+    pub fn live_at(&self, quantum: u32) -> bool {
+        let mut node = self.nodes.first;
+        while node != NIL {
+            let n = &self.nodes[node];
+            if n.off <= quantum && quantum < n.off + n.len {
+                return n.kind == Kind::Live;
+            }
+            node = n.next;
+        }
+        false
+    }
+
+    /// Calls `f` with every live block: node, first quantum, length.
+    pub fn each_live(&self, mut f: impl FnMut(super::NodeId, u32, u32)) {
+        let mut node = self.nodes.first;
+        while node != NIL {
+            let n = &self.nodes[node];
+            if n.kind == Kind::Live {
+                f(node, n.off, n.len);
+            }
+            node = n.next;
+        }
+    }
+
     /// Checks every invariant of the room's page. For tests; panics with what is wrong.
     pub fn check(&self) {
         let mut node = self.nodes.first;

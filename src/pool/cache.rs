@@ -18,7 +18,7 @@ use crate::base::raw;
 use crate::base::sync::atomic::{AtomicU32, AtomicU64, AtomicU8, Ordering, compiler_fence};
 use crate::base::{sync, tls};
 use crate::slab::Round;
-use crate::slab::class::{CLASSES, slot_bytes};
+use crate::slab::class::CLASSES;
 use crate::slab::depot::ROUNDS_MAX;
 use crate::stream::LaneId;
 use std::collections::VecDeque;
@@ -122,9 +122,12 @@ pub struct LaneCache {
     pub open: u32,
     /// The open batch is closed at this many rounds.
     pub open_max: u32,
-    pad: u32,
+    /// Frees since the waiting batches were last looked at.
+    pub since_look: u32,
     /// Bytes in the open batch.
-    pub open_bytes: u64,
+    pub open_bytes: AtomicU64,
+    /// The open batch is closed at this many bytes.
+    pub open_bytes_max: u64,
     /// Array of [`BATCH_MAX`] rounds (sync lane), else null.
     pub batch: *mut Round,
     /// Requested bytes handed out so far.
@@ -133,6 +136,8 @@ pub struct LaneCache {
     pub key: u64,
     /// Its pool.
     pub pool: &'static Shared,
+    /// The thread whose cache this is; null when nobody's.
+    pub owner: *mut ThreadCache,
     /// By class.
     pub mags: [Magazine; CLASSES],
     /// By class.
@@ -141,8 +146,6 @@ pub struct LaneCache {
     pub waiting: *mut Waiting,
     /// Bytes of magazine capacity granted to this cache.
     pub granted: u64,
-    /// Frees since the waiting batches were last looked at.
-    pub since_look: u32,
 }
 
 /// This thread's cache; the shared block of zeros before the thread's first operation.
@@ -289,7 +292,13 @@ impl Arena {
     }
 
     /// A new lane cache with empty magazines of capacity 0.
-    pub fn lane(&mut self, pool: &'static Shared, view: View, key: u64) -> Option<*mut LaneCache> {
+    pub fn lane(
+        &mut self,
+        owner: *mut ThreadCache,
+        pool: &'static Shared,
+        view: View,
+        key: u64,
+    ) -> Option<*mut LaneCache> {
         let memory = match self.lanes.pop() {
             Some(memory) => memory,
             None => self.take(size_of::<LaneCache>())?,
@@ -303,12 +312,14 @@ impl Arena {
             id: u32::from(view.lane),
             open: 0,
             open_max: 32,
-            pad: 0,
-            open_bytes: 0,
+            since_look: 0,
+            open_bytes: AtomicU64::new(0),
+            open_bytes_max: 16 << 20,
             batch: std::ptr::null_mut(),
             requested: AtomicU64::new(0),
             key,
             pool,
+            owner,
             mags: std::array::from_fn(|_| Magazine {
                 rounds: std::ptr::null_mut(),
                 len: 0,
@@ -319,7 +330,6 @@ impl Arena {
             prev: std::array::from_fn(|_| Previous { rounds: std::ptr::null_mut(), len: 0 }),
             waiting: std::ptr::null_mut(),
             granted: 0,
-            since_look: 0,
         };
         // SAFETY: as in `thread`.
         unsafe { cache.write(value) };
@@ -334,6 +344,7 @@ impl Arena {
         // SAFETY: the arrays were made by `Box::into_raw` in `new_rounds` and `open_batch`.
         unsafe {
             let cache = &mut *cache;
+            cache.owner = std::ptr::null_mut();
             for c in 0..CLASSES {
                 drop_rounds(cache.mags[c].rounds);
                 drop_rounds(cache.prev[c].rounds);
@@ -381,15 +392,20 @@ unsafe fn drop_rounds(rounds: *mut Round) {
 }
 
 impl LaneCache {
-    /// Bytes in magazines.
-    pub fn magazine_bytes(&self) -> u64 {
-        let rounds = |c: usize| u64::from(self.mags[c].len) + u64::from(self.prev[c].len);
-        (1..CLASSES).map(|c| rounds(c) * slot_bytes(c) as u64).sum()
+    /// Bytes that wait for a fence. The pool's core is locked.
+    pub fn waiting_bytes(&self) -> u64 {
+        self.open_bytes.load(Ordering::Relaxed) + self.waiting_ref().map_or(0, |w| w.bytes)
     }
 
-    /// Bytes that wait for a fence.
-    pub fn waiting_bytes(&self) -> u64 {
-        self.open_bytes + self.waiting_ref().map_or(0, |w| w.bytes)
+    /// Adds a freed slot to the open batch, which has room.
+    pub fn push_open(&mut self, round: Round, bytes: u64) {
+        debug_assert!((self.open as usize) < BATCH_MAX && !self.batch.is_null());
+        // SAFETY: `open < open_max <= BATCH_MAX`, inside the array.
+        unsafe { *self.batch.add(self.open as usize) = round };
+        self.open += 1;
+        self.since_look += 1;
+        let open_bytes = self.open_bytes.load(Ordering::Relaxed) + bytes;
+        self.open_bytes.store(open_bytes, Ordering::Relaxed);
     }
 
     fn waiting_ref(&self) -> Option<&Waiting> {
@@ -423,7 +439,7 @@ impl LaneCache {
             unsafe { std::slice::from_raw_parts(self.batch, self.open as usize) }.to_vec()
         };
         self.open = 0;
-        self.open_bytes = 0;
+        self.open_bytes.store(0, Ordering::Relaxed);
         rounds
     }
 

@@ -221,7 +221,11 @@ pub unsafe fn free(address: *mut c_void) -> Status {
                     *lane.batch.add(lane.open as usize) = Round::new(slot.unit, slot.mark);
                     lane.open += 1;
                     lane.since_look += 1;
-                    lane.open_bytes += u64::from(INFO.get_unchecked(slot.class).units) << 8;
+                    let slot_bytes = u64::from(INFO.get_unchecked(slot.class).units) << 8;
+                    count(&lane.open_bytes, slot_bytes);
+                    if lane.open_bytes.load(Ordering::Relaxed) >= lane.open_bytes_max {
+                        lane.open_max = lane.open;
+                    }
                     count(&lane.mags.get_unchecked(slot.class).frees, 1);
                     cache::leave(cache);
                     return Status::Ok;

@@ -1,1 +1,258 @@
-//! pool
+//! The pool: heap, slabs, lanes and pages composed into one allocator.
+//!
+//! - [`hot`]: what usually happens, without a lock;
+//! - [`cache`]: thread and lane caches, and who may touch them;
+//! - [`slow`]: everything else an allocation or a free may need;
+//! - [`core`]: the locked heart: placement, growth, settling, caches' refill and spill;
+//! - [`ladder`]: what is tried, in order, before an allocation fails;
+//! - [`registry`]: pools, threads, drivers of the process, and their life;
+//! - [`control`]: limits, trim, pins, captures, streams' end;
+//! - [`stats`], [`report`]: the accounts, leaks, what an out-of-memory error says;
+//! - [`keeper`]: the thread that settles, trims and recovers in the background.
+//!
+//! Locks, outermost first: the registry, a pool's core, a pool's hooks. User callbacks run with no lock
+//! held. Cost: see [`hot`] for hits; a miss takes the core's lock once.
+
+pub mod cache;
+pub mod control;
+pub mod core;
+pub mod grow;
+pub mod hot;
+pub mod keeper;
+pub mod ladder;
+pub mod registry;
+pub mod report;
+pub mod slow;
+pub mod stats;
+
+use crate::base::sync::SpinLock;
+use crate::base::sync::atomic::{AtomicU64, Ordering};
+use crate::config::{Config, DebugChecks, FreeMode, Leaks, Move, Reuse};
+use crate::driver::Driver;
+use crate::error::{Error, Result, Status};
+use std::ffi::c_void;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// How far a pool's number is shifted in its handle, which is never a real address.
+pub const HANDLE_SHIFT: u32 = 48;
+
+/// A pool's limits and policy in bytes, fixed at creation save the two limits.
+#[derive(Clone, Debug)]
+#[allow(missing_docs, reason = "each field is the setting of the same name, resolved to bytes")]
+pub struct Settings {
+    pub limit: u64,
+    pub soft_limit: Option<u64>,
+    pub reserve: u64,
+    pub release_threshold: u64,
+    pub decay: Duration,
+    pub cache: u64,
+    pub oom_wait: Duration,
+    pub keeper: bool,
+    pub leaks: Leaks,
+    pub backtrace: bool,
+    pub debug: DebugChecks,
+    pub scrub: bool,
+    pub moves: Move,
+    pub free: FreeMode,
+    pub reuse: Reuse,
+}
+
+impl Settings {
+    /// What `config` says for a device of `total` bytes.
+    pub fn resolve(config: &Config, total: u64, host: bool) -> Settings {
+        let limit = config.limit_bytes(total, host);
+        Settings {
+            limit,
+            soft_limit: config.soft_limit_bytes(total),
+            reserve: config.reserve_bytes(total),
+            release_threshold: config.release_threshold_bytes(total),
+            decay: config.decay,
+            cache: config.cache_bytes(total, limit),
+            oom_wait: Duration::from_millis(u64::from(config.oom_wait_ms)),
+            keeper: config.keeper,
+            leaks: config.leaks,
+            backtrace: config.backtrace,
+            debug: config.debug,
+            scrub: config.scrub,
+            moves: config.r#move,
+            free: config.free,
+            reuse: config.reuse,
+        }
+    }
+
+    /// Whether every block needs a record or its contents changed at free: then no slot is
+    /// cached and every operation takes the slow path.
+    pub fn watches_blocks(&self) -> bool {
+        self.backtrace || self.debug.poison || self.scrub || self.leaks == Leaks::Full
+    }
+}
+
+/// Called before memory loses its place: address and bytes.
+pub type OnUnmap = unsafe extern "C" fn(*mut c_void, *mut c_void, usize);
+/// Called before an allocation of so many bytes fails; true: something was freed, try again.
+pub type OnOutOfMemory = unsafe extern "C" fn(*mut c_void, usize) -> bool;
+
+/// The owner's callbacks with their context words.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Hooks {
+    /// See [`OnUnmap`].
+    pub on_unmap: Option<(OnUnmap, usize)>,
+    /// See [`OnOutOfMemory`].
+    pub on_out_of_memory: Option<(OnOutOfMemory, usize)>,
+}
+
+/// A pool as threads share it. Never unmapped: after the pool's end it serves another.
+pub struct Shared {
+    /// The pool's number now; 0 when it serves none.
+    pub id: AtomicU64,
+    /// The heart; `None` when the pool has ended.
+    pub core: SpinLock<Option<Box<core::Core>>>,
+    /// Callbacks.
+    pub hooks: Mutex<Hooks>,
+}
+
+impl Shared {
+    /// Serves no pool yet.
+    pub fn new() -> Shared {
+        Shared {
+            id: AtomicU64::new(0),
+            core: SpinLock::new(None),
+            hooks: Mutex::new(Hooks::default()),
+        }
+    }
+
+    /// Runs `f` on the locked core of pool `id`.
+    pub fn with_core<R>(&self, id: u64, f: impl FnOnce(&mut core::Core) -> R) -> Result<R> {
+        let mut guard = self.core.lock();
+        match guard.as_deref_mut() {
+            Some(core) if self.id.load(Ordering::Relaxed) == id => Ok(f(core)),
+            _ => Err(invalid_pool()),
+        }
+    }
+
+    /// The callbacks now.
+    pub fn hooks(&self) -> Hooks {
+        *self.hooks.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+impl Default for Shared {
+    fn default() -> Shared {
+        Shared::new()
+    }
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+/// The error for a handle that names no pool.
+#[cold]
+pub fn invalid_pool() -> Error {
+    Error::new(
+        Status::InvalidPool,
+        "this handle names no pool: it was never created, or it has been destroyed",
+    )
+}
+
+/// A pool of one device's memory; the Rust side of `forebay_pool_t`. Destroyed when
+/// dropped, unless it is the default pool. All methods may be called from any thread.
+#[derive(Debug)]
+pub struct Pool {
+    id: u64,
+    owned: bool,
+}
+
+impl Pool {
+    /// A new pool over a driver. Reserves address space and fills the reservoir.
+    pub fn with_driver(driver: Arc<dyn Driver>, settings: Settings) -> Result<Pool> {
+        let id = registry::create(driver, settings)?;
+        Ok(Pool { id, owned: true })
+    }
+
+    /// The default pool, as the environment configures it, made at first use.
+    pub fn default_pool() -> Result<Pool> {
+        Ok(Pool { id: registry::default_pool()?, owned: false })
+    }
+
+    /// The pool behind a C handle, not owned.
+    pub fn from_handle(handle: u64) -> Result<Pool> {
+        if handle == 0 {
+            return Pool::default_pool();
+        }
+        let id = handle >> HANDLE_SHIFT;
+        if handle & ((1 << HANDLE_SHIFT) - 1) != 0 {
+            return Err(invalid_pool());
+        }
+        registry::pool(id)?;
+        Ok(Pool { id, owned: false })
+    }
+
+    /// The C handle; gives ownership away.
+    pub fn into_handle(mut self) -> u64 {
+        self.owned = false;
+        self.handle()
+    }
+
+    /// The C handle.
+    pub fn handle(&self) -> u64 {
+        self.id << HANDLE_SHIFT
+    }
+
+    /// The pool's number.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Runs `f` on the locked core. For the pool's own rooms and tests; callbacks must not
+    /// be made in it.
+    pub fn with_core<R>(&self, f: impl FnOnce(&mut core::Core) -> R) -> Result<R> {
+        registry::pool(self.id)?.with_core(self.id, f)
+    }
+
+    /// Allocates `bytes` for work on `stream`; the address is a multiple of 256 B. Size 0
+    /// answers address 0, which may be freed.
+    pub fn alloc(&self, bytes: usize, stream: u64) -> Result<usize> {
+        self.alloc_aligned(bytes, 0, stream)
+    }
+
+    /// [`Pool::alloc`] at a multiple of `align` (0, or a power of two up to 2 MiB).
+    pub fn alloc_aligned(&self, bytes: usize, align: usize, stream: u64) -> Result<usize> {
+        let mut address: *mut c_void = std::ptr::null_mut();
+        // SAFETY: `address` is a local pointer, valid for the write.
+        let status = unsafe {
+            if align == 0 {
+                hot::alloc(self.handle(), &raw mut address, bytes, stream)
+            } else {
+                slow::alloc(self.handle(), &raw mut address, bytes, align, stream)
+            }
+        };
+        if status == Status::Ok { Ok(address as usize) } else { Err(last(status)) }
+    }
+
+    /// Frees a block in `stream`'s order: later work on it may reuse the memory at once.
+    pub fn dealloc(&self, address: usize, stream: u64) -> Result<()> {
+        // SAFETY: any address is answered with an error, not a fault; the block is given up.
+        let status = unsafe { hot::dealloc(self.handle(), address as *mut c_void, stream) };
+        if status == Status::Ok { Ok(()) } else { Err(last(status)) }
+    }
+}
+
+/// The error behind a status that the hot path answered.
+fn last(status: Status) -> Error {
+    let text = crate::error::with_last(|m| m.to_string_lossy().into_owned());
+    Error::new(status, text)
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        if self.owned
+            && let Err(error) = registry::destroy(self.id)
+        {
+            tracing::error!(%error, "a pool could not be destroyed");
+        }
+    }
+}

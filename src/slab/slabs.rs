@@ -173,6 +173,51 @@ impl Slabs {
         taken
     }
 
+    /// The first quantum of the slab that [`Slabs::take`] would serve from.
+    pub fn first_partial(&self, lane: LaneId, class: usize) -> Option<u32> {
+        self.lane(lane)?.partial[class].first_key_value().map(|(&off, _)| off)
+    }
+
+    /// Gives `to` the lowest partial slab of the class that `from` has. Its free slots must
+    /// be clean. Answers whether there was one.
+    pub fn adopt(&mut self, marks: &Marks, from: LaneId, to: LaneId, class: usize) -> bool {
+        let first = self.lane(from).and_then(|l| l.partial[class].first_key_value());
+        let Some((_, &id)) = first else { return false };
+        self.hand_over(marks, id, to);
+        true
+    }
+
+    /// Gives `to` every slab of `from`.
+    pub fn reassign(&mut self, marks: &Marks, from: LaneId, to: LaneId) {
+        if !self.lane_in_use(from) {
+            return;
+        }
+        let ids: Vec<SlabId> =
+            self.by_off.values().copied().filter(|&id| self.slab(id).lane == from).collect();
+        for id in ids {
+            self.hand_over(marks, id, to);
+        }
+    }
+
+    fn hand_over(&mut self, marks: &Marks, id: SlabId, to: LaneId) {
+        let slab = self.slabs[id as usize].as_mut().expect("an open slab");
+        let from = std::mem::replace(&mut slab.lane, to);
+        let (off, quanta, first_mark) = (slab.off, slab.quanta, slab.marks);
+        let (class, free, out) = (slab.class as usize, slab.free, slab.slots - slab.free);
+        for index in 0..quanta {
+            let descriptor = Descriptor::Slab { marks: first_mark, lane: to, index, class };
+            marks.set(off + index, descriptor);
+        }
+        let old = self.lane_mut(from);
+        old.partial[class].remove(&off);
+        old.out[class] -= u64::from(out);
+        let new = self.lane_mut(to);
+        new.out[class] += u64::from(out);
+        if free > 0 {
+            new.partial[class].insert(off, id);
+        }
+    }
+
     /// The slab that holds a quantum.
     pub fn at(&self, quantum: u32) -> Option<SlabId> {
         let (_, &id) = self.by_off.range(..=quantum).next_back()?;

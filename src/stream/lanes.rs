@@ -102,6 +102,26 @@ impl Lanes {
         Some(id)
     }
 
+    /// The numbers of all lanes in use, retired ones included.
+    pub fn ids(&self) -> Vec<LaneId> {
+        let used = |&id: &LaneId| self.lanes[id as usize].kind != LaneKind::Unused;
+        (1..self.lanes.len() as LaneId).filter(used).collect()
+    }
+
+    /// The default stream and every stream that has a lane.
+    pub fn streams(&self) -> Vec<StreamHandle> {
+        let scopes = self.known_streams().into_iter();
+        scopes.filter_map(|s| if let Scope::Stream(s) = s { Some(s) } else { None }).collect()
+    }
+
+    /// The stream whose order `lane`'s frees follow; the default stream for the sync lane.
+    pub fn stream_of(&self, lane: LaneId) -> StreamHandle {
+        match self.lanes[lane as usize].kind {
+            LaneKind::Stream(stream) | LaneKind::Capture(stream) => stream,
+            LaneKind::Sync | LaneKind::Unused => StreamHandle(0),
+        }
+    }
+
     /// What orders `lane`.
     pub fn kind(&self, lane: LaneId) -> LaneKind {
         self.lanes[lane as usize].kind
@@ -126,6 +146,10 @@ impl Lanes {
     #[inline]
     pub fn stamp(&mut self, lane: LaneId, bytes: u64) -> Stamp {
         let l = &mut self.lanes[lane as usize];
+        if l.retired {
+            // Its stream does nothing any more: the last fence covers this too.
+            return Stamp { lane, seq: l.open - 1 };
+        }
         l.dirty_bytes += bytes;
         l.dirty_count += 1;
         Stamp { lane, seq: l.open }
@@ -339,48 +363,79 @@ impl Lanes {
         Ok(())
     }
 
-    /// Drops passed joins and gives retired numbers back.
+    /// Drops passed joins.
     fn forget_passed(&mut self) {
+        if self.joins.is_empty() {
+            return;
+        }
         let mut joins = std::mem::take(&mut self.joins);
         joins.retain(|_, parts| !parts.iter().all(|&p| self.passed(p)));
         self.joins = joins;
-        for id in 1..self.lanes.len() {
-            let l = &mut self.lanes[id];
-            if l.retired && l.fences.is_empty() && l.dirty_count == 0 && l.kind != LaneKind::Unused
-            {
-                l.kind = LaneKind::Unused;
-                self.spare.push(id as LaneId);
-            }
-        }
+    }
+
+    /// Whether a retired lane has nothing in flight any more.
+    pub fn settled(&self, lane: LaneId) -> bool {
+        let l = &self.lanes[lane as usize];
+        l.retired && l.fences.is_empty()
+    }
+
+    /// Lets a retired, settled lane's number serve another stream. Nothing belongs to it now.
+    pub fn reuse(&mut self, lane: LaneId) {
+        debug_assert!(self.settled(lane));
+        let l = &mut self.lanes[lane as usize];
+        l.kind = LaneKind::Unused;
+        l.retired = false;
+        self.spare.push(lane);
     }
 
     /// Ends a stream's lane before its stream is destroyed: a last fence is recorded, the key
-    /// is free for another stream, the number is reused once the fence has passed.
+    /// is free for another stream, and the number too after [`Lanes::reuse`].
     ///
     /// When no fence can be recorded now (a capture is open, the driver fails) nothing
     /// changes and the answer is the error, or `false`.
     pub fn retire(&mut self, driver: &dyn Driver, lane: LaneId) -> DriverResult<bool> {
-        if !self.record(driver, lane)? {
-            return Ok(false);
+        // A fence in any case: slots free in this lane's order lie in its slabs uncounted.
+        self.lanes[lane as usize].dirty_count += 1;
+        let recorded = self.record(driver, lane);
+        if !matches!(recorded, Ok(true)) {
+            self.lanes[lane as usize].dirty_count -= 1;
+            return recorded;
         }
         let l = &mut self.lanes[lane as usize];
-        self.by_key.remove(&l.key);
+        if self.by_key.get(&l.key) == Some(&lane) {
+            self.by_key.remove(&l.key);
+        }
         l.retired = true;
-        self.forget_passed();
         Ok(true)
     }
 
-    /// A capture begins: the lane for what `stream` allocates until it ends.
-    pub fn capture_begin(&mut self, key: u64, stream: StreamHandle) -> Option<LaneId> {
-        let id = self.open(key, LaneKind::Capture(stream))?;
-        self.open_captures += 1;
-        Some(id)
+    /// A capture begins: a lane of its own serves `key` until it ends. Answers the lane and
+    /// the one that served before.
+    pub fn capture_begin(
+        &mut self,
+        key: u64,
+        stream: StreamHandle,
+    ) -> Option<(LaneId, Option<LaneId>)> {
+        let before = self.by_key.remove(&key);
+        match self.open(key, LaneKind::Capture(stream)) {
+            Some(lane) => {
+                self.open_captures += 1;
+                Some((lane, before))
+            }
+            None => {
+                self.by_key.extend(before.map(|lane| (key, lane)));
+                None
+            }
+        }
     }
 
-    /// A capture has ended: fences may be recorded again. Its memory stays its own.
-    pub fn capture_end(&mut self) {
+    /// A capture has ended: fences may be recorded again, and `key` is `before`'s again. The
+    /// capture's memory stays its own.
+    pub fn capture_end(&mut self, key: u64, before: Option<LaneId>) {
         debug_assert!(self.open_captures > 0);
-        self.open_captures = self.open_captures.saturating_sub(1);
+        self.open_captures -= 1;
+        self.by_key.remove(&key);
+        self.by_key.extend(before.map(|lane| (key, lane)));
     }
 
     /// The graph of a capture is gone: what it freed passes with the next device-wide fence.

@@ -40,6 +40,13 @@ pub struct Calls {
     pub reserves: u64,
 }
 
+impl Calls {
+    /// All of them.
+    pub fn total(&self) -> u64 {
+        self.created + self.released + self.maps + self.unmaps + self.set_access + self.reserves
+    }
+}
+
 /// A map that failed: why, and which granules now hold stranded pages.
 #[derive(Debug)]
 pub struct MapFailure {

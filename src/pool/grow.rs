@@ -1,0 +1,296 @@
+//! Placement with its driver calls: runs first, then caches emptied, then pages.
+//!
+//! Owns the order in which memory is looked for while the core is locked: a backed run; what
+//! settled fences free; what this thread's magazines and the depots hold; pages created
+//! below the limit; idle pages moved from where they are (*gather*). Promises that a driver
+//! call that fails leaves live blocks as they were and loses no page: what was created or
+//! unmapped stays in the stock.
+
+use super::cache::LaneCache;
+use super::core::{Core, note};
+use super::ladder::Refusal;
+use crate::config::Move;
+use crate::driver::{Code, DriverError, DriverResult, EventHandle, Scope};
+use crate::heap::{Effort, IdleRun, NodeId};
+use crate::stream::LaneId;
+
+impl Core {
+    /// Takes `quanta` from the heap for `cache`'s lane, mapping memory if need be.
+    pub fn place(
+        &mut self,
+        quanta: u32,
+        align: u32,
+        cache: &mut LaneCache,
+    ) -> std::result::Result<NodeId, Refusal> {
+        let lane = cache.id as LaneId;
+        if let Some(node) = self.heap.take(quanta, align, lane, &self.lanes, Effort::Quick) {
+            return Ok(node);
+        }
+        if self.lanes.unsettled() || !self.pending.is_empty() {
+            self.record_foreign(lane);
+            self.settle();
+            if let Some(node) = self.heap.take(quanta, align, lane, &self.lanes, Effort::Full) {
+                return Ok(node);
+            }
+        }
+        if self.flush_cache(cache) | self.flush_depots() {
+            self.settle();
+            if let Some(node) = self.heap.take(quanta, align, lane, &self.lanes, Effort::Full) {
+                return Ok(node);
+            }
+        }
+        self.grow(quanta, align, lane)
+    }
+
+    /// Records fences on lanes other than `lane` that have freed something, so that what they
+    /// freed can be had at all.
+    fn record_foreign(&mut self, lane: LaneId) {
+        for other in self.lanes.ids() {
+            if other != lane || other == self.sync {
+                let recorded = self.lanes.record(&*self.driver.0, other);
+                note(recorded.map(|_| ()), "a fence could not be recorded");
+            }
+        }
+    }
+
+    /// Backs the best place and takes it.
+    fn grow(
+        &mut self,
+        quanta: u32,
+        align: u32,
+        lane: LaneId,
+    ) -> std::result::Result<NodeId, Refusal> {
+        let plan = match self.heap.plan(quanta, align, lane, &self.lanes) {
+            Some(plan) => plan,
+            None => {
+                self.more_space(quanta, align)?;
+                self.heap.plan(quanta, align, lane, &self.lanes).ok_or(Refusal::AddressSpace)?
+            }
+        };
+        let rows = self.heap.missing(plan.start, quanta);
+        let need: usize = rows.iter().map(|r| r.len as usize).sum();
+        let first = plan.start / self.heap.per_granule();
+        let end = (plan.start + quanta).div_ceil(self.heap.per_granule());
+        self.ready(need, (first, end))?;
+        for row in rows {
+            self.back(row)?;
+        }
+        Ok(self.heap.take_at(plan.start, quanta))
+    }
+
+    /// Maps pages of the stock at a row of granules.
+    pub fn back(&mut self, row: IdleRun) -> std::result::Result<(), Refusal> {
+        match self.vmem.map(row.granule, row.len) {
+            Ok(()) => {
+                self.heap.back(row.granule, row.len);
+                Ok(())
+            }
+            Err(failure) => {
+                if let Some((first, len)) = failure.stranded {
+                    self.heap.strand(first, len);
+                }
+                Err(Refusal::Driver(failure.error))
+            }
+        }
+    }
+
+    /// Brings the stock to `need` pages: creates below the limit, then takes idle pages from
+    /// outside the granules `target`.
+    fn ready(&mut self, need: usize, target: (u32, u32)) -> std::result::Result<(), Refusal> {
+        let mut short = need.saturating_sub(self.vmem.stock());
+        if short == 0 {
+            return Ok(());
+        }
+        let mut room = self.room();
+        let above_soft = self.settings.soft_limit.is_some_and(|soft| {
+            (self.vmem.pages() + short) as u64 * self.vmem.granule() as u64 > soft
+        });
+        if room < short || above_soft {
+            // Look before creating what would be created in vain.
+            let idle = self.idle_rows(target, true);
+            let movable: usize = idle.iter().map(|r| r.len as usize).sum();
+            if movable + room < short {
+                let granule = self.vmem.granule() as u64;
+                return Err(Refusal::Short { missing: (short - movable - room) as u64 * granule });
+            }
+            if above_soft {
+                self.steal(short.min(movable), idle)?;
+                short = need.saturating_sub(self.vmem.stock());
+                room = self.room();
+            }
+        }
+        if let Err(error) = self.create(short.min(room)) {
+            if error.code != Code::OutOfMemory {
+                return Err(Refusal::Driver(error));
+            }
+            tracing::debug!("the device has no memory left; moving idle pages");
+        }
+        let short = need.saturating_sub(self.vmem.stock());
+        if short == 0 {
+            return Ok(());
+        }
+        let idle = self.idle_rows(target, true);
+        let movable: usize = idle.iter().map(|r| r.len as usize).sum();
+        if movable < short {
+            let granule = self.vmem.granule() as u64;
+            return Err(Refusal::Short { missing: (short - movable) as u64 * granule });
+        }
+        self.steal(short, idle)
+    }
+
+    /// Pages that may still be created below the hard limit.
+    fn room(&self) -> usize {
+        let most = (self.settings.limit / self.vmem.granule() as u64) as usize;
+        most.saturating_sub(self.vmem.pages())
+    }
+
+    /// Creates `count` pages into the stock.
+    fn create(&mut self, count: usize) -> DriverResult<()> {
+        let result = self.vmem.fill_stock(self.vmem.stock() + count);
+        self.totals.peak_pages = self.totals.peak_pages.max(self.vmem.pages());
+        result
+    }
+
+    /// Rows of granules whose pages may go elsewhere: idle, passed, unpinned, outside
+    /// `target`. None while a capture is open, or where moving is off. With `fences`, records
+    /// what is missing first.
+    pub fn idle_rows(&mut self, target: (u32, u32), fences: bool) -> Vec<IdleRun> {
+        if self.lanes.open_captures() > 0 || !self.may_move() {
+            return Vec::new();
+        }
+        if fences && self.lanes.unsettled() {
+            note(self.lanes.record_all(&*self.driver.0), "a fence could not be recorded");
+            self.settle();
+        }
+        let vmem = &self.vmem;
+        self.heap.idle_runs(&self.lanes, |g| {
+            !(target.0..target.1).contains(&g) && !vmem.is_pinned(g)
+        })
+    }
+
+    fn may_move(&self) -> bool {
+        match self.settings.moves {
+            Move::Always => true,
+            Move::Never => false,
+            Move::Idle => self.device_idle().unwrap_or(false),
+        }
+    }
+
+    /// Whether all work queued so far is done.
+    fn device_idle(&self) -> DriverResult<bool> {
+        if !self.driver.0.device().context_events {
+            return Ok(false);
+        }
+        let event: EventHandle = self.driver.0.event_create()?;
+        let answer = self
+            .driver
+            .0
+            .event_record(event, Scope::Context)
+            .and_then(|()| self.driver.0.event_query(event));
+        note(self.driver.0.event_destroy(event), "an event could not be destroyed");
+        answer
+    }
+
+    /// Unmaps `count` pages from idle rows: the shortest row that suffices, else the longest,
+    /// from its low end, one call a row.
+    fn steal(&mut self, count: usize, mut idle: Vec<IdleRun>) -> std::result::Result<(), Refusal> {
+        self.totals.gathers += 1;
+        tracing::debug!(pages = count, rows = idle.len(), "gathering idle pages");
+        let mut short = count as u32;
+        while short > 0 {
+            let fits = idle.iter().enumerate().filter(|(_, r)| r.len >= short);
+            let best = fits.min_by_key(|(_, r)| (r.len, r.granule)).map(|(i, _)| i);
+            let longest = || {
+                let rows = idle.iter().enumerate();
+                rows.max_by_key(|(_, r)| (r.len, std::cmp::Reverse(r.granule))).map(|(i, _)| i)
+            };
+            let Some(i) = best.or_else(longest) else {
+                let granule = self.vmem.granule() as u64;
+                return Err(Refusal::Short { missing: u64::from(short) * granule });
+            };
+            let take = idle[i].len.min(short);
+            self.unback(IdleRun { granule: idle[i].granule, len: take })
+                .map_err(Refusal::Driver)?;
+            self.totals.pages_moved += u64::from(take);
+            short -= take;
+            idle[i].granule += take;
+            idle[i].len -= take;
+            if idle[i].len == 0 {
+                idle.swap_remove(i);
+            }
+        }
+        Ok(())
+    }
+
+    /// Unmaps a row of idle granules; their pages go to the stock.
+    pub fn unback(&mut self, row: IdleRun) -> Result<(), DriverError> {
+        let bytes = row.len as usize * self.vmem.granule();
+        super::control::tell_unmapped(self.id, self.vmem.address(row.granule), bytes);
+        self.vmem.unmap(row.granule, row.len)?;
+        self.heap.unback(row.granule, row.len);
+        Ok(())
+    }
+
+    /// Adds a reservation that can hold the request.
+    fn more_space(&mut self, quanta: u32, align: u32) -> std::result::Result<(), Refusal> {
+        let per = self.heap.per_granule();
+        let granules = (quanta + align).div_ceil(per) as usize + 1;
+        let covered = self.marks.quanta() / per as usize;
+        let used: usize =
+            self.vmem.spaces().iter().map(|s| s.bytes / self.vmem.granule()).sum();
+        let left = covered.saturating_sub(used);
+        if granules > left {
+            return Err(Refusal::AddressSpace);
+        }
+        let least = granules * self.vmem.granule();
+        let first = self.vmem.spaces()[0].bytes;
+        let wanted = (first / 2).max(least).min(left * self.vmem.granule());
+        let space = match self.vmem.add_space(wanted, least) {
+            Ok(space) => space,
+            Err(e) if e.code == Code::NoAddressSpace => return Err(Refusal::AddressSpace),
+            Err(e) => return Err(Refusal::Driver(e)),
+        };
+        super::registry::add_range(self.id, space.base, space.bytes);
+        let first = self.heap.add_space((space.bytes / self.vmem.granule()) as u32);
+        debug_assert_eq!(first, space.first);
+        tracing::info!(bytes = space.bytes, "another reservation");
+        Ok(())
+    }
+
+    /// Fills the reservoir: maps up to `bytes` at the low end of the address space.
+    pub fn prefill(&mut self, bytes: u64) -> std::result::Result<(), Refusal> {
+        let granule = self.vmem.granule() as u64;
+        let pages = (bytes.div_ceil(granule)).min(self.room() as u64) as u32;
+        if pages == 0 {
+            return Ok(());
+        }
+        self.create(pages as usize).map_err(Refusal::Driver)?;
+        self.back(IdleRun { granule: 0, len: pages })
+    }
+
+    /// Gives idle pages back to the device until the pool holds at most `keep` bytes.
+    /// Answers the bytes released.
+    pub fn trim(&mut self, keep: u64) -> Result<u64, DriverError> {
+        let granule = self.vmem.granule() as u64;
+        let keep = keep.div_ceil(granule) as usize;
+        let before = self.vmem.pages();
+        if before <= keep {
+            return Ok(0);
+        }
+        let stock = self.vmem.stock().min(before - keep);
+        self.vmem.release(stock)?;
+        let mut rows = self.idle_rows((0, 0), true);
+        rows.sort_by_key(|r| std::cmp::Reverse(r.len));
+        for row in rows {
+            let over = self.vmem.pages().saturating_sub(keep) as u32;
+            if over == 0 {
+                break;
+            }
+            // From the high end: low addresses are used first.
+            let len = row.len.min(over);
+            self.unback(IdleRun { granule: row.granule + row.len - len, len })?;
+            self.vmem.release(len as usize)?;
+        }
+        Ok((before - self.vmem.pages()) as u64 * granule)
+    }
+}

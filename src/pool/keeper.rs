@@ -1,0 +1,171 @@
+//! The keeper: one background thread of the process that settles, recovers and trims.
+//!
+//! Started when the first pool needs it (fences in flight, decay, a soft limit, something
+//! stranded), never at load; parked at exit. It calls no user code save the unmap callback and
+//! spends at most its budget of driver time. Where it is off, the same work happens when
+//! an allocation needs it, and decay does not happen.
+
+use super::core::Core;
+use super::registry;
+use crate::base::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+struct State {
+    pools: Vec<u64>,
+    running: bool,
+    poked: bool,
+}
+
+static STATE: Mutex<State> =
+    Mutex::new(State { pools: Vec::new(), running: false, poked: false });
+static WAKE: Condvar = Condvar::new();
+static PARKED: AtomicBool = AtomicBool::new(false);
+
+/// How long the keeper sleeps while something is pending.
+const TICK: Duration = Duration::from_millis(5);
+
+/// Enters a pool; the thread starts if the pool needs it at once.
+pub fn watch(id: u64) {
+    let wants = registry::pool(id).and_then(|p| {
+        p.with_core(id, |core| {
+            let settings = &core.settings;
+            let now = !settings.decay.is_zero() || settings.soft_limit.is_some();
+            (settings.keeper, now)
+        })
+    });
+    let Ok((true, now)) = wants else { return };
+    let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
+    state.pools.push(id);
+    if now {
+        start(&mut state);
+    }
+}
+
+/// A pool ends.
+pub fn forget(id: u64) {
+    let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
+    state.pools.retain(|&p| p != id);
+}
+
+/// Something is pending or stranded in a pool: the keeper looks soon. May be called with
+/// the core locked.
+pub fn poke(id: u64) {
+    let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
+    if !state.pools.contains(&id) || state.poked {
+        return;
+    }
+    state.poked = true;
+    start(&mut state);
+    WAKE.notify_one();
+}
+
+/// The process ends: the keeper touches nothing any more.
+pub fn park() {
+    PARKED.store(true, Ordering::Release);
+    WAKE.notify_one();
+}
+
+fn start(state: &mut State) {
+    if state.running || PARKED.load(Ordering::Acquire) {
+        return;
+    }
+    let spawned = std::thread::Builder::new().name("forebay-keeper".into()).spawn(|| {
+        let done = std::panic::catch_unwind(run);
+        if done.is_err() {
+            tracing::error!("the keeper ended after a panic; settling goes on without it");
+        }
+        STATE.lock().unwrap_or_else(PoisonError::into_inner).running = false;
+    });
+    match spawned {
+        Ok(_) => state.running = true,
+        Err(error) => tracing::warn!(%error, "the keeper could not be started"),
+    }
+}
+
+fn run() {
+    block_signals();
+    let mut wait: Option<Duration> = Some(TICK);
+    loop {
+        let pools = {
+            let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
+            if !state.poked {
+                state = match wait {
+                    Some(time) => {
+                        let woken = WAKE.wait_timeout(state, time);
+                        woken.unwrap_or_else(PoisonError::into_inner).0
+                    }
+                    None => WAKE.wait(state).unwrap_or_else(PoisonError::into_inner),
+                };
+            }
+            state.poked = false;
+            state.pools.clone()
+        };
+        if PARKED.load(Ordering::Acquire) {
+            return;
+        }
+        let start = Instant::now();
+        wait = pools.iter().filter_map(|&id| tick(id)).min();
+        // At most a tenth of the time is spent here.
+        std::thread::sleep(start.elapsed() * 9);
+    }
+}
+
+/// Signals of the program are for its own threads.
+fn block_signals() {
+    // SAFETY: the set is a local, filled before use; only this thread's mask changes.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&raw mut set);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const set, std::ptr::null_mut());
+    }
+}
+
+/// One look at a pool. Answers when to look again; `None`: not before the next poke.
+fn tick(id: u64) -> Option<Duration> {
+    registry::pool(id).ok()?.with_core(id, Core::tend).ok()?
+}
+
+impl Core {
+    /// The keeper's work: settle, recover, trim above the soft limit, decay.
+    pub fn tend(&mut self) -> Option<Duration> {
+        let mut next = None;
+        if self.lanes.in_flight() || !self.pending.is_empty() {
+            self.settle();
+            next = Some(TICK);
+        }
+        if self.vmem.stuck() > 0 && self.recover() {
+            next = Some(TICK * 20);
+        }
+        if let Some(soft) = self.settings.soft_limit
+            && self.vmem.pages() as u64 * self.vmem.granule() as u64 > soft
+        {
+            let trimmed = self.trim(soft);
+            super::core::note(trimmed.map(|_| ()), "trimming to the soft limit failed");
+            next = next.or(Some(TICK * 20));
+        }
+        self.decay().into_iter().chain(next).min()
+    }
+
+    /// Gives memory back that has been idle for the decay time.
+    fn decay(&mut self) -> Option<Duration> {
+        let decay = self.settings.decay;
+        if decay.is_zero() {
+            return None;
+        }
+        let idle = self.heap.counts().idle_granules * self.vmem.granule() as u64;
+        if idle <= self.settings.release_threshold {
+            self.idle_since = None;
+        } else {
+            let since = *self.idle_since.get_or_insert_with(Instant::now);
+            if since.elapsed() >= decay {
+                let held = self.vmem.pages() as u64 * self.vmem.granule() as u64;
+                let keep = held - idle + self.settings.release_threshold;
+                let trimmed = self.trim(keep);
+                super::core::note(trimmed.map(|_| ()), "giving idle memory back failed");
+                self.idle_since = None;
+            }
+        }
+        Some((decay / 4).max(Duration::from_millis(1)))
+    }
+}

@@ -1,0 +1,166 @@
+//! What is tried before an allocation fails, in order, and how the failure is told.
+//!
+//! The rungs inside the lock (runs, fences, caches, pages, gather) are room `grow`'s. The
+//! rungs here let the lock go in between: *revoke* other threads' magazines, *wait* for pending
+//! fences, ask the *owner*. Each rung ends with a fresh try of all inside. Nothing here is
+//! bounded by luck: every rung is tried once, the wait by `FOREBAY_OOM_WAIT_MS`.
+
+use super::cache::LaneCache;
+use super::core::Core;
+use super::{Shared, registry, report};
+use crate::driver::{Code, DriverError};
+use crate::error::{Error, Result, Status};
+use std::time::{Duration, Instant};
+
+/// Why the rungs inside the lock found nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// So many bytes of memory are missing.
+    Short {
+        /// Missing bytes.
+        missing: u64,
+    },
+    /// No address range (or its tables) is left.
+    AddressSpace,
+    /// A driver call failed.
+    Driver(DriverError),
+    /// The cache belongs to another pool or lane by now; look it up again.
+    Stale,
+}
+
+/// Runs `attempt` under the lock, climbing a rung each time it is refused. The cache that
+/// `attempt` finds may differ from try to try.
+pub fn climb<R>(
+    shared: &'static Shared,
+    id: u64,
+    bytes: usize,
+    mut attempt: impl FnMut(&mut Core) -> std::result::Result<R, Refusal>,
+) -> Result<R> {
+    let mut refusal = Refusal::Short { missing: bytes as u64 };
+    for rung in [Rung::Inside, Rung::Revoke, Rung::Wait, Rung::Owner] {
+        if !rung.climb(shared, id, bytes)? {
+            continue;
+        }
+        loop {
+            match shared.with_core(id, &mut attempt)? {
+                Ok(value) => return Ok(value),
+                Err(Refusal::Stale) => return Err(stale()),
+                Err(why) => refusal = why,
+            }
+            // The owner may free in several steps; the other rungs are climbed once.
+            if rung != Rung::Owner || !rung.climb(shared, id, bytes)? {
+                break;
+            }
+        }
+        if !refusal.may_pass() {
+            break;
+        }
+    }
+    Err(failure(shared, id, bytes, refusal))
+}
+
+fn stale() -> Error {
+    Error::new(
+        Status::InvalidStream,
+        "the stream was retired, or its pool destroyed, while this thread used it",
+    )
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Rung {
+    Inside,
+    Revoke,
+    Wait,
+    Owner,
+}
+
+impl Rung {
+    /// Does what the rung is for, without the lock. False: nothing changed, no need to try.
+    fn climb(self, shared: &'static Shared, id: u64, bytes: usize) -> Result<bool> {
+        match self {
+            Rung::Inside => Ok(true),
+            Rung::Revoke => registry::revoke(shared, id),
+            Rung::Wait => wait(shared, id),
+            Rung::Owner => {
+                let Some((call, context)) = shared.hooks().on_out_of_memory else {
+                    return Ok(false);
+                };
+                // SAFETY: the owner promised a callable function for this context; no lock of
+                // ours is held.
+                Ok(unsafe { call(context as *mut std::ffi::c_void, bytes) })
+            }
+        }
+    }
+}
+
+impl Refusal {
+    /// Whether another rung could help.
+    fn may_pass(self) -> bool {
+        match self {
+            Refusal::Short { .. } | Refusal::AddressSpace => true,
+            Refusal::Driver(e) => matches!(e.code, Code::OutOfMemory | Code::MappingLimit),
+            Refusal::Stale => false,
+        }
+    }
+}
+
+/// Waits for pending fences, up to the pool's patience. False: nothing was pending.
+fn wait(shared: &'static Shared, id: u64) -> Result<bool> {
+    let start = Instant::now();
+    let mut any = false;
+    loop {
+        let (progress, in_flight, patience) = shared.with_core(id, |core| {
+            if core.lanes.open_captures() > 0 {
+                return (false, false, Duration::ZERO);
+            }
+            let recorded = core.lanes.record_all(&*core.driver.0);
+            super::core::note(recorded, "a fence could not be recorded");
+            let progress = core.settle();
+            (progress, core.lanes.in_flight(), core.settings.oom_wait)
+        })?;
+        any |= progress;
+        if !in_flight || start.elapsed() >= patience {
+            return Ok(any);
+        }
+        std::thread::sleep(Duration::from_micros(50));
+    }
+}
+
+#[cold]
+fn failure(shared: &'static Shared, id: u64, bytes: usize, refusal: Refusal) -> Error {
+    let status = match refusal {
+        Refusal::Driver(DriverError { code: Code::MappingLimit, .. }) => Status::MappingLimit,
+        Refusal::Driver(DriverError { code: Code::ShutDown, .. }) => Status::ShutDown,
+        Refusal::Driver(DriverError { code: Code::OutOfMemory, .. })
+        | Refusal::Short { .. }
+        | Refusal::AddressSpace
+        | Refusal::Stale => Status::OutOfMemory,
+        Refusal::Driver(_) => Status::Driver,
+    };
+    let text = shared.with_core(id, |core| {
+        core.totals.out_of_memory += 1;
+        report::out_of_memory(core, bytes, refusal)
+    });
+    match text {
+        Ok(text) => {
+            tracing::error!("{text}");
+            Error::new(status, text)
+        }
+        Err(error) => error,
+    }
+}
+
+/// The cache behind a pointer found before the lock was taken, if it still is what it was.
+///
+/// # Safety
+/// The core of `cache`'s pool is locked; `cache` came from this thread's table.
+pub unsafe fn checked<'a>(
+    cache: *mut LaneCache,
+    key: u64,
+    owner: *mut super::cache::ThreadCache,
+) -> std::result::Result<&'a mut LaneCache, Refusal> {
+    // SAFETY: lane caches are never unmapped. `owner` names this thread only while the cache
+    // is its own, and it changes only under the core's lock, which is held.
+    let cache = unsafe { &mut *cache };
+    if cache.key == key && cache.owner == owner { Ok(cache) } else { Err(Refusal::Stale) }
+}

@@ -1,0 +1,690 @@
+//! The process: its pools, threads and drivers, from first use to the end.
+//!
+//! Owns the table of pools by number, the list of thread caches, and the state of the world
+//! (not begun, running, forked, shut down). The registry's lock is the outermost; the hot path
+//! and refills never take it.
+//!
+//! Promises: nothing happens at load; a child forked after first use gets
+//! [`Status::Forked`] before any lock is touched; a destroyed pool's number serves no other
+//! until 65,534 more have been made, so stale handles are told.
+
+use super::cache::{self, Arena, Entry, LaneCache, ThreadCache};
+use super::core::{CacheRef, Core, DriverRef, Totals, note};
+use super::hot::{SYNC_STREAM, slot_in_table};
+use super::{HANDLE_SHIFT, Settings, Shared, invalid_pool, keeper, report};
+use crate::base::raw;
+use crate::base::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use crate::base::tls;
+use crate::base::units::QUANTUM;
+use crate::config::{Backend, Config, Leaks};
+use crate::driver::host::{HostDriver, HostOptions};
+use crate::driver::{Driver, StreamHandle};
+use crate::error::{Error, Result, Status};
+use crate::heap::Heap;
+use crate::slab::marks::Marks;
+use crate::slab::slabs::Slabs;
+use crate::stream::{LaneId, LaneKind, Lanes};
+use crate::vmem::Vmem;
+use once_cell::sync::OnceCell;
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+const POOLS_MAX: usize = 1 << 16;
+
+static POOLS: [AtomicPtr<Shared>; POOLS_MAX] =
+    [const { AtomicPtr::new(std::ptr::null_mut()) }; POOLS_MAX];
+static REGISTRY: Mutex<Registry> = Mutex::new(Registry::new());
+/// The number of the default pool, once made.
+static DEFAULT: OnceCell<u64> = OnceCell::new();
+/// A word that reads 1 in the process that began, 0 in a forked child; null before.
+static WORLD: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
+static SHUT_DOWN: AtomicBool = AtomicBool::new(false);
+static EXIT_KEY: AtomicU64 = AtomicU64::new(u64::MAX);
+
+struct Registry {
+    threads: Vec<ThreadRef>,
+    arena: Option<Arena>,
+    spare: Vec<&'static Shared>,
+    next: u64,
+    live: Vec<u64>,
+    ranges: Vec<Range>,
+    stale: VecDeque<(usize, usize)>,
+}
+
+#[derive(Clone, Copy)]
+struct Range {
+    base: usize,
+    bytes: usize,
+    id: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct ThreadRef(*mut ThreadCache);
+// SAFETY: a name only; touching the cache follows the rules of room `cache`.
+unsafe impl Send for ThreadRef {}
+
+impl Registry {
+    const fn new() -> Registry {
+        Registry {
+            threads: Vec::new(),
+            arena: None,
+            spare: Vec::new(),
+            next: 1,
+            live: Vec::new(),
+            ranges: Vec::new(),
+            stale: VecDeque::new(),
+        }
+    }
+
+    fn arena(&mut self) -> &mut Arena {
+        self.arena.get_or_insert_with(Arena::default)
+    }
+}
+
+fn registry() -> MutexGuard<'static, Registry> {
+    REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+// ---- the world ---------------------------------------------------------------------------
+
+/// Fails in a forked child, and after shutdown. Touches no lock.
+pub fn check_world() -> Result<()> {
+    let world = WORLD.load(Ordering::Acquire);
+    // SAFETY: null or a word that is never unmapped.
+    if !world.is_null() && unsafe { (*world).load(Ordering::Relaxed) } == 0 {
+        return Err(Error::new(
+            Status::Forked,
+            "this process was forked after Forebay's first use: device memory belongs to the \
+             parent; create it after the fork, or start the child with exec",
+        ));
+    }
+    if SHUT_DOWN.load(Ordering::Acquire) {
+        return Err(Error::new(Status::ShutDown, "forebay_shutdown was called"));
+    }
+    Ok(())
+}
+
+/// First use: the word that tells forks, the threads' exit hook, the report at exit.
+fn begin() -> Result<()> {
+    static BEGUN: OnceCell<()> = OnceCell::new();
+    BEGUN
+        .get_or_try_init(|| {
+            let page = raw::wiped_on_fork(4096).ok_or_else(no_memory)?;
+            let word = page.cast::<AtomicU32>();
+            // SAFETY: the page is mapped, zeroed and aligned.
+            unsafe { word.as_ref() }.store(1, Ordering::Relaxed);
+            let mut key: libc::pthread_key_t = 0;
+            // SAFETY: `key` is a local; the hook stays loaded (the library is never unloaded).
+            if unsafe { libc::pthread_key_create(&raw mut key, Some(thread_exit)) } != 0 {
+                return Err(Error::new(
+                    Status::Internal,
+                    "no thread-exit key is left (PTHREAD_KEYS_MAX); the process uses them all",
+                ));
+            }
+            EXIT_KEY.store(u64::from(key), Ordering::Release);
+            // SAFETY: the handler stays loaded and never unwinds.
+            if unsafe { libc::atexit(process_exit) } != 0 {
+                tracing::warn!("atexit refused: no leak report will be printed at exit");
+            }
+            WORLD.store(word.as_ptr(), Ordering::Release);
+            Ok(())
+        })
+        .map(|&()| ())
+}
+
+fn no_memory() -> Error {
+    Error::new(Status::OutOfMemory, "the host has no memory left for Forebay's own tables")
+}
+
+extern "C" fn process_exit() {
+    let result = std::panic::catch_unwind(|| {
+        if check_world().is_err() {
+            return;
+        }
+        keeper::park();
+        let config = Config::from_env().unwrap_or_default();
+        if config.leaks == Leaks::Off {
+            return;
+        }
+        for id in live_pools() {
+            report::print_leaks(id, config.leaks, "exit");
+        }
+    });
+    if result.is_err() {
+        eprintln!("forebay: the leak report failed");
+    }
+}
+
+/// Ends all use: hot paths close, allocations fail, frees succeed silently.
+pub fn shutdown() -> Result<()> {
+    check_world()?;
+    SHUT_DOWN.store(true, Ordering::Release);
+    cache::EPOCH.fetch_add(1, Ordering::Release);
+    keeper::park();
+    Ok(())
+}
+
+// ---- threads -----------------------------------------------------------------------------
+
+/// This thread's cache with its hot path open, made at the thread's first operation.
+pub fn enrol() -> Result<*mut ThreadCache> {
+    check_world()?;
+    begin()?;
+    let mut registry = registry();
+    let mut cache = cache::current();
+    if cache::is_first(cache) {
+        cache = registry.arena().thread().ok_or_else(no_memory)?;
+        let key = EXIT_KEY.load(Ordering::Acquire) as libc::pthread_key_t;
+        // SAFETY: the key was created in `begin`; the value is the cache's address.
+        if unsafe { libc::pthread_setspecific(key, cache.cast()) } != 0 {
+            // SAFETY: just made, known to nobody.
+            unsafe { registry.arena().give_thread(cache) };
+            return Err(no_memory());
+        }
+        registry.threads.push(ThreadRef(cache));
+        tls::set(cache.cast());
+    }
+    // SAFETY: this thread's own registered cache; the word is an atomic.
+    unsafe {
+        (*cache).epoch.store(cache::EPOCH.load(Ordering::Acquire), Ordering::Release);
+    }
+    Ok(cache)
+}
+
+/// A thread ends: everything it cached goes back.
+unsafe extern "C" fn thread_exit(value: *mut libc::c_void) {
+    let result = std::panic::catch_unwind(|| {
+        let world = check_world();
+        if matches!(&world, Err(e) if e.status() == Status::Forked) {
+            return;
+        }
+        let cache: *mut ThreadCache = value.cast();
+        tls::set(tls::first());
+        let mut registry = registry();
+        // SAFETY: the registry is locked and the cache is in its list; its owner is here.
+        unsafe {
+            cache::close_hot_path(cache);
+            let lanes = std::mem::take(&mut *(*cache).lanes);
+            for lane in lanes {
+                drop_lane(&mut registry, lane);
+            }
+            registry.threads.retain(|t| t.0 != cache);
+            registry.arena().give_thread(cache);
+        }
+    });
+    if result.is_err() {
+        eprintln!("forebay: a panic at thread exit was caught; the thread's cache is lost");
+    }
+}
+
+/// Empties a lane cache into its pool and frees it.
+///
+/// # Safety
+/// The registry is locked, the cache's owner is stopped (or is the caller) and forgets it.
+unsafe fn drop_lane(registry: &mut Registry, lane: *mut LaneCache) {
+    // SAFETY: as promised; the pool's core is locked while its cache is touched.
+    unsafe {
+        let shared = (*lane).pool;
+        if let Some(core) = shared.core.lock().as_deref_mut() {
+            core.remove_cache(&mut *lane);
+        }
+        registry.arena().give_lane(lane);
+    }
+}
+
+/// The lane cache of this thread for (pool, stream), made if need be, entered in the
+/// thread's table, with the pool it belongs to.
+pub fn lane_cache(
+    thread: *mut ThreadCache,
+    pool: u64,
+    stream: u64,
+) -> Result<(*mut LaneCache, &'static Shared)> {
+    let key = pool ^ stream;
+    let id = if pool == 0 { default_pool()? } else { pool_number(pool)? };
+    let shared = self::pool(id)?;
+    let mut registry = registry();
+    let true_key = (id << HANDLE_SHIFT) ^ stream;
+    // SAFETY: this thread's own registered cache, the registry is locked.
+    let known = unsafe {
+        let lanes = &*(*thread).lanes;
+        lanes.iter().copied().find(|&l| (*l).key == true_key)
+    };
+    let lane = match known {
+        Some(lane) => lane,
+        None => new_lane(&mut registry, thread, shared, id, true_key, stream)?,
+    };
+    // SAFETY: as above. The table is read by the owner only, and this thread is the owner;
+    // `forget_lanes` writes it with the registry locked and the owner stopped.
+    unsafe {
+        (*thread).table[slot_in_table(key)] = Entry { key, lane };
+        (*thread).last = Entry { key, lane };
+        if pool == 0 && stream == SYNC_STREAM {
+            (*thread).sync = lane;
+        }
+    }
+    Ok((lane, shared))
+}
+
+fn new_lane(
+    registry: &mut Registry,
+    thread: *mut ThreadCache,
+    shared: &'static Shared,
+    id: u64,
+    key: u64,
+    stream: u64,
+) -> Result<*mut LaneCache> {
+    let arena = registry.arena();
+    shared.with_core(id, |core| {
+        let lane = core.lane(key, stream)?;
+        let view = core.view(lane);
+        let cache = arena.lane(thread, shared, view, key).ok_or_else(no_memory)?;
+        core.caches.push(CacheRef(cache));
+        // SAFETY: just made; known to this thread and the locked core only.
+        unsafe {
+            if stream == SYNC_STREAM {
+                (*cache).open_bytes_max = (core.settings.cache / 8).clamp(1 << 20, 16 << 20);
+                if !core.settings.watches_blocks() {
+                    (*cache).open_batch();
+                }
+            }
+            (*(*thread).lanes).push(cache);
+        }
+        Ok(cache)
+    })?
+}
+
+/// Stops all threads and removes the lane caches that `which` names. False: threads cannot
+/// be stopped on this kernel.
+fn forget_lanes(registry: &mut Registry, which: impl Fn(&LaneCache) -> bool) -> bool {
+    if !stop_threads(registry) {
+        return false;
+    }
+    let threads = registry.threads.clone();
+    for thread in threads {
+        // SAFETY: the registry is locked and every hot path is closed and awaited; an owner
+        // in a slow path checks `owner` and `key` under the core's lock before use.
+        unsafe {
+            let thread = &mut *thread.0;
+            let lanes = &mut *thread.lanes;
+            let gone: Vec<_> = lanes.iter().copied().filter(|&l| which(&*l)).collect();
+            lanes.retain(|l| !gone.contains(l));
+            for lane in gone {
+                forget_entries(thread, lane);
+                drop_lane(registry, lane);
+            }
+        }
+    }
+    true
+}
+
+fn forget_entries(thread: &mut ThreadCache, lane: *mut LaneCache) {
+    let empty = Entry { key: 0, lane: std::ptr::null_mut() };
+    for entry in thread.table.iter_mut().chain([&mut thread.last]) {
+        if entry.lane == lane {
+            *entry = empty;
+        }
+    }
+    if thread.sync == lane {
+        thread.sync = std::ptr::null_mut();
+    }
+}
+
+/// Closes every thread's hot path and awaits operations under way.
+fn stop_threads(registry: &Registry) -> bool {
+    // SAFETY: the registry is locked and lists these caches.
+    unsafe {
+        for thread in &registry.threads {
+            cache::close_hot_path(thread.0);
+        }
+        if !cache::barrier() {
+            return false;
+        }
+        for thread in &registry.threads {
+            cache::await_owner(thread.0);
+        }
+    }
+    true
+}
+
+/// The revoke rung: empties every thread's caches of this pool. False: they held nothing.
+pub fn revoke(shared: &'static Shared, id: u64) -> Result<bool> {
+    let registry = registry();
+    if !stop_threads(&registry) {
+        tracing::warn!("membarrier is not available: other threads' caches stay as they are");
+        return Ok(false);
+    }
+    shared.with_core(id, |core| {
+        let mut any = false;
+        for cache in core.caches.clone() {
+            // SAFETY: all owners are stopped, and the core is locked.
+            let cache = unsafe { &mut *cache.0 };
+            any |= core.flush_cache(cache);
+            core.revoke_grants(cache);
+        }
+        let flushed = core.flush_depots();
+        core.settle() | any | flushed
+    })
+}
+
+// ---- pools -------------------------------------------------------------------------------
+
+/// The number in a handle.
+pub fn pool_number(handle: u64) -> Result<u64> {
+    if handle & ((1 << HANDLE_SHIFT) - 1) != 0 || handle == 0 {
+        return Err(invalid_pool());
+    }
+    Ok(handle >> HANDLE_SHIFT)
+}
+
+/// The pool with this number.
+pub fn pool(id: u64) -> Result<&'static Shared> {
+    check_world()?;
+    let slot = POOLS.get(id as usize).ok_or_else(invalid_pool)?;
+    let shared = slot.load(Ordering::Acquire);
+    // SAFETY: null or leaked by `create`, never unmapped.
+    unsafe { shared.as_ref() }.ok_or_else(invalid_pool)
+}
+
+/// All pools' numbers.
+pub fn live_pools() -> Vec<u64> {
+    registry().live.clone()
+}
+
+/// The default pool's number, made at first use as the environment says.
+pub fn default_pool() -> Result<u64> {
+    check_world()?;
+    DEFAULT
+        .get_or_try_init(|| {
+            let config = Config::from_env()?;
+            crate::telemetry::log::init(&config);
+            let driver = open_driver(&config)?;
+            let total = driver.device().total_bytes as u64;
+            let settings = Settings::resolve(&config, total, driver.backend() == "host");
+            create(driver, settings)
+        })
+        .copied()
+}
+
+/// The default pool's number, if it has been made.
+pub fn default_made() -> Option<u64> {
+    DEFAULT.get().copied()
+}
+
+/// The driver that the configuration asks for. One a process and device.
+pub fn open_driver(config: &Config) -> Result<Arc<dyn Driver>> {
+    static DRIVERS: Mutex<Option<HashMap<i32, Arc<dyn Driver>>>> = Mutex::new(None);
+    if config.backend != Backend::Host {
+        let asked = if config.backend == Backend::Auto { "auto (the default)" } else { "cuda" };
+        return Err(Error::new(
+            Status::NoDriver,
+            format!(
+                "FOREBAY_BACKEND is {asked}, and this build has no CUDA driver yet; set \
+                 FOREBAY_BACKEND=host to use host memory instead"
+            ),
+        ));
+    }
+    if config.device != 0 {
+        return Err(Error::new(
+            Status::InvalidArgument,
+            format!("device {} does not exist: the host backend has device 0", config.device),
+        ));
+    }
+    let mut drivers = DRIVERS.lock().unwrap_or_else(PoisonError::into_inner);
+    let drivers = drivers.get_or_insert_default();
+    if let Some(driver) = drivers.get(&config.device) {
+        return Ok(Arc::clone(driver));
+    }
+    let driver = HostDriver::new(host_options(config)).map_err(|e| {
+        Error::new(Status::NoDriver, format!("the host backend could not start: {e}"))
+    })?;
+    let driver: Arc<dyn Driver> = Arc::new(driver);
+    drivers.insert(config.device, Arc::clone(&driver));
+    Ok(driver)
+}
+
+/// What the configuration says of the host device.
+pub fn host_options(config: &Config) -> HostOptions {
+    let mut options = HostOptions::default();
+    if let Some(limit) = config.limit {
+        let bytes = limit.resolve(options.total_bytes as u64) as usize;
+        options.total_bytes = bytes.max(options.granularity);
+    }
+    options.event_cost_ns = config.host_event_ns;
+    options.context_events = config.host_context_events;
+    options
+}
+
+/// Makes a pool. Everything that fails is undone.
+pub fn create(driver: Arc<dyn Driver>, settings: Settings) -> Result<u64> {
+    check_world()?;
+    begin()?;
+    let mut core = new_core(Arc::clone(&driver), settings)?;
+    let mut registry = registry();
+    let id = next_number(&mut registry)?;
+    core.id = id;
+    for space in core.vmem.spaces() {
+        registry.ranges.push(Range { base: space.base, bytes: space.bytes, id });
+        let (base, bytes) = (space.base, space.bytes);
+        registry.stale.retain(|&(b, n)| b + n <= base || base + bytes <= b);
+    }
+    let shared = registry.spare.pop().unwrap_or_else(|| Box::leak(Box::default()));
+    *shared.core.lock() = Some(Box::new(core));
+    *shared.hooks.lock().unwrap_or_else(PoisonError::into_inner) = super::Hooks::default();
+    shared.id.store(id, Ordering::Release);
+    POOLS[id as usize].store(std::ptr::from_ref(shared).cast_mut(), Ordering::Release);
+    registry.live.push(id);
+    drop(registry);
+    keeper::watch(id);
+    tracing::info!(id, backend = driver.backend(), "pool created");
+    Ok(id)
+}
+
+fn next_number(registry: &mut Registry) -> Result<u64> {
+    for _ in 0..POOLS_MAX {
+        let id = registry.next;
+        registry.next = if id + 1 == POOLS_MAX as u64 { 1 } else { id + 1 };
+        if !registry.live.contains(&id) {
+            return Ok(id);
+        }
+    }
+    Err(Error::new(Status::Busy, "65,535 pools exist at once; destroy some"))
+}
+
+/// The most address space of a first reservation: round numbers are 32 bits of 256 B.
+const FIRST_MAX: usize = 512 << 30;
+
+fn new_core(driver: Arc<dyn Driver>, settings: Settings) -> Result<Core> {
+    let device = driver.device().clone();
+    let granule = device.granularity;
+    if granule % QUANTUM != 0 || granule / QUANTUM > usize::from(u16::MAX) {
+        return Err(Error::new(
+            Status::Unsupported,
+            format!("a mapping granularity of {granule} bytes is not supported"),
+        ));
+    }
+    let mut vmem = Vmem::new(Arc::clone(&driver));
+    let size = (settings.limit as usize).max(granule).min(device.total_bytes.max(granule));
+    let wanted = (size.saturating_mul(2)).clamp(granule, FIRST_MAX).next_multiple_of(granule);
+    let space = vmem.add_space(wanted, granule).map_err(|e| {
+        Error::new(Status::Driver, format!("no address space could be reserved: {e}"))
+    })?;
+    let quanta = space.bytes / QUANTUM;
+    let Some(marks) = Marks::new(quanta * 2) else {
+        note(vmem.close(), "a failed pool's address space stays reserved");
+        return Err(no_memory());
+    };
+    let mut heap = Heap::new((granule / QUANTUM) as u32);
+    heap.add_space((space.bytes / granule) as u32);
+    let mut lanes = Lanes::new(device.context_events);
+    let sync = lanes.open(SYNC_STREAM, LaneKind::Sync).ok_or_else(no_memory)?;
+    let orphans = lanes.open(u64::MAX, LaneKind::Sync).ok_or_else(no_memory)?;
+    let reserve = settings.reserve;
+    let mut core = Core {
+        id: 0,
+        driver: DriverRef(driver),
+        settings,
+        vmem,
+        heap,
+        slabs: Slabs::default(),
+        marks,
+        lanes,
+        depots: Vec::new(),
+        depot_bytes: 0,
+        pending: Vec::new(),
+        pending_bytes: 0,
+        caches: Vec::new(),
+        sync,
+        orphans,
+        retired: Vec::new(),
+        side: HashMap::new(),
+        granted: 0,
+        totals: Totals::default(),
+        captures: HashMap::new(),
+        idle_since: None,
+        ignore_stamps: false,
+    };
+    if let Err(refusal) = core.prefill(reserve) {
+        note(core.vmem.close(), "a failed pool's memory stays reserved");
+        return Err(Error::new(
+            Status::OutOfMemory,
+            format!("the reservoir of {reserve} bytes could not be filled: {refusal:?}"),
+        ));
+    }
+    Ok(core)
+}
+
+/// Ends a pool: threads forget it, live blocks are reported as configured, memory goes back
+/// to the driver. On failure the pool still exists and the call may be repeated.
+pub fn destroy(id: u64) -> Result<()> {
+    let shared = pool(id)?;
+    let leaks = shared.with_core(id, |core| core.settings.leaks)?;
+    if DEFAULT.get() == Some(&id) {
+        return Err(Error::new(
+            Status::InvalidArgument,
+            "the default pool lives as long as the process; use forebay_shutdown to end",
+        ));
+    }
+    report::print_leaks(id, leaks, "pool destruction");
+    keeper::forget(id);
+    let mut registry = registry();
+    let here = std::ptr::from_ref(shared);
+    if !forget_lanes(&mut registry, |lane| std::ptr::eq(lane.pool, here)) {
+        return Err(Error::new(
+            Status::Unsupported,
+            "this kernel has no membarrier: a pool cannot be destroyed while threads run",
+        ));
+    }
+    let mut guard = shared.core.lock();
+    let Some(core) = guard.as_deref_mut() else { return Err(invalid_pool()) };
+    let ended = core.lanes.close(&*core.driver.0).and_then(|()| core.close_memory());
+    if let Err(error) = ended {
+        drop(guard);
+        return Err(Error::new(
+            Status::Driver,
+            format!("the pool's memory could not be given back ({error}); destroy it again"),
+        ));
+    }
+    *guard = None;
+    shared.id.store(0, Ordering::Release);
+    drop(guard);
+    POOLS[id as usize].store(std::ptr::null_mut(), Ordering::Release);
+    registry.live.retain(|&p| p != id);
+    let gone: Vec<Range> = registry.ranges.iter().copied().filter(|r| r.id == id).collect();
+    registry.ranges.retain(|r| r.id != id);
+    for range in gone {
+        registry.stale.push_back((range.base, range.bytes));
+    }
+    while registry.stale.len() > 1024 {
+        registry.stale.pop_front();
+    }
+    registry.spare.push(shared);
+    tracing::info!(id, "pool destroyed");
+    Ok(())
+}
+
+/// Another reservation of pool `id`. Called with the core locked, so the registry may be
+/// locked by a thread that waits for that core: the range is kept for the next look.
+pub fn add_range(id: u64, base: usize, bytes: usize) {
+    let mut later = LATER.lock().unwrap_or_else(PoisonError::into_inner);
+    later.push(Range { base, bytes, id });
+}
+
+/// Ranges that wait to be entered into the registry.
+static LATER: Mutex<Vec<Range>> = Mutex::new(Vec::new());
+
+/// The pool that holds an address.
+pub fn pool_of(address: usize) -> Result<u64> {
+    check_world()?;
+    let mut registry = registry();
+    let mut later = LATER.lock().unwrap_or_else(PoisonError::into_inner);
+    registry.ranges.append(&mut later);
+    drop(later);
+    let inside = |base: usize, bytes: usize| address.wrapping_sub(base) < bytes;
+    if let Some(range) = registry.ranges.iter().find(|r| inside(r.base, r.bytes)) {
+        return Ok(range.id);
+    }
+    if registry.stale.iter().any(|&(base, bytes)| inside(base, bytes)) {
+        return Err(Error::new(
+            Status::StalePointer,
+            format!("address {address:#x} belonged to a pool that has been destroyed"),
+        ));
+    }
+    Err(Error::new(
+        Status::NotOwned,
+        format!("address {address:#x} lies in no memory of Forebay's"),
+    ))
+}
+
+/// Ends a stream's lanes in every pool that knows it, before the stream is destroyed.
+pub fn retire_stream(stream: u64) -> Result<()> {
+    check_world()?;
+    if stream == SYNC_STREAM {
+        return Err(super::core::unknown_stream(stream));
+    }
+    let mut registry = registry();
+    let pools = registry.live.clone();
+    let keys: Vec<u64> = pools.iter().map(|id| (id << HANDLE_SHIFT) ^ stream).collect();
+    if !forget_lanes(&mut registry, |lane| keys.contains(&lane.key)) {
+        return Err(Error::new(Status::Unsupported, "this kernel has no membarrier"));
+    }
+    for id in pools {
+        pool(id)?.with_core(id, |core| core.retire((id << HANDLE_SHIFT) ^ stream))??;
+    }
+    Ok(())
+}
+
+/// Runs `f` with every thread stopped and the core of pool `id` locked; hot paths stay
+/// closed until their owners enrol again. For changes that the hot path must see.
+pub fn with_threads_stopped<R>(id: u64, f: impl FnOnce(&mut Core) -> R) -> Result<R> {
+    let registry = registry();
+    if !stop_threads(&registry) {
+        return Err(Error::new(Status::Unsupported, "this kernel has no membarrier"));
+    }
+    pool(id)?.with_core(id, |core| {
+        for cache in core.caches.clone() {
+            // SAFETY: all owners are stopped, and the core is locked.
+            core.flush_cache(unsafe { &mut *cache.0 });
+        }
+        f(core)
+    })
+}
+
+/// Makes `lane` what this thread uses for a key from now on, in all threads: their caches of
+/// the key are removed.
+pub fn forget_key(key: u64) -> Result<()> {
+    let mut registry = registry();
+    if !forget_lanes(&mut registry, |lane| lane.key == key) {
+        return Err(Error::new(Status::Unsupported, "this kernel has no membarrier"));
+    }
+    Ok(())
+}
+
+/// The stream handle behind a number of the C ABI: 1 names the legacy default stream, as 0.
+pub fn stream_handle(stream: u64) -> StreamHandle {
+    StreamHandle(if stream == 1 { 0 } else { stream })
+}
+
+/// A lane's number for reports.
+pub fn lane_number(lane: LaneId) -> u32 {
+    u32::from(lane)
+}

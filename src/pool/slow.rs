@@ -1,0 +1,394 @@
+//! What the hot path leaves over: first use, misses, extents, special blocks, wrong use.
+//!
+//! Promises: every wrong pointer is answered with its own error and changes nothing; a free
+//! of a live block never fails for want of memory. Cost: a miss takes the core's lock once.
+
+use super::cache::{self, LaneCache, ThreadCache};
+use super::core::{Core, Extent, REQUEST_MAX, Side};
+use super::hot::{SYNC_STREAM, slot_in_table};
+use super::ladder::{self, Refusal};
+use super::{Shared, invalid_pool, registry};
+use crate::base::sync::atomic::Ordering;
+use crate::base::units::{MIB, QUANTUM, QUANTUM_SHIFT, UNIT_SHIFT};
+use crate::config::FreeMode;
+use crate::error::{Error, Result, Status, set_last};
+use crate::heap::NodeId;
+use crate::slab::Round;
+use crate::slab::class::{SLOT_MAX, class_aligned, slot_bytes, slot_of};
+use crate::slab::marks::{Descriptor, SPECIAL};
+use crate::stream::LaneId;
+use std::ffi::c_void;
+
+/// The largest alignment that may be asked for.
+pub const ALIGN_MAX: usize = 2 * MIB;
+
+/// Turns a result into a status, keeping the message; a panic becomes
+/// [`Status::Internal`].
+pub fn guarded(f: impl FnOnce() -> Result<()>) -> Status {
+    let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f));
+    let error = match caught {
+        Ok(Ok(())) => return Status::Ok,
+        Ok(Err(error)) => error,
+        Err(panic) => {
+            let what = panic.downcast_ref::<&str>().copied().map(str::to_owned);
+            let what = what.or_else(|| panic.downcast_ref::<String>().cloned());
+            let what = what.unwrap_or_else(|| "no message".to_owned());
+            Error::new(Status::Internal, format!("a defect in Forebay was caught: {what}"))
+        }
+    };
+    set_last(error.message());
+    error.status()
+}
+
+/// The whole of an allocation that the hot path could not serve.
+///
+/// # Safety
+/// `out` is null or valid for a pointer's write.
+#[cold]
+#[inline(never)]
+pub unsafe fn alloc(
+    pool: u64,
+    out: *mut *mut c_void,
+    bytes: usize,
+    align: usize,
+    stream: u64,
+) -> Status {
+    guarded(|| {
+        if out.is_null() {
+            return Err(Error::new(Status::InvalidArgument, "the pointer for the result is NULL"));
+        }
+        let result = checked_request(bytes, align).and_then(|()| match bytes {
+            0 => registry::check_world().map(|()| 0),
+            _ => alloc_block(pool, bytes, align, stream),
+        });
+        let address = *result.as_ref().unwrap_or(&0);
+        // SAFETY: not null, and valid for the write as promised.
+        unsafe { *out = address as *mut c_void };
+        result.map(|_| ())
+    })
+}
+
+fn checked_request(bytes: usize, align: usize) -> Result<()> {
+    if align != 0 && (!align.is_power_of_two() || align > ALIGN_MAX) {
+        return Err(Error::new(
+            Status::InvalidArgument,
+            format!("alignment {align} is not a power of two up to 2 MiB"),
+        ));
+    }
+    if bytes > REQUEST_MAX {
+        return Err(Error::new(
+            Status::OutOfMemory,
+            format!("{bytes} bytes were requested; no device has more than 2^40"),
+        ));
+    }
+    Ok(())
+}
+
+/// This thread's cache and its cache for the lane, with the lane's key.
+fn find(
+    pool: u64,
+    stream: u64,
+) -> Result<(*mut ThreadCache, *mut LaneCache, &'static Shared, u64)> {
+    registry::check_world()?;
+    let mut thread = cache::current();
+    // SAFETY: this thread's own cache; read between enter and leave.
+    let mut lane = unsafe {
+        if cache::enter(thread) {
+            let lane = (*thread).table[slot_in_table(pool ^ stream)];
+            let hit = if lane.key == pool ^ stream && !lane.lane.is_null() {
+                (*thread).last = lane;
+                Some((lane.lane, (*lane.lane).pool, (*lane.lane).key))
+            } else {
+                None
+            };
+            cache::leave(thread);
+            hit
+        } else {
+            thread = registry::enrol()?;
+            None
+        }
+    };
+    if lane.is_none() {
+        let (found, shared) = registry::lane_cache(thread, pool, stream)?;
+        // SAFETY: lane caches are never unmapped; the key of a live one does not change.
+        lane = Some((found, shared, unsafe { (*found).key }));
+    }
+    let (lane, shared, key) = lane.ok_or_else(invalid_pool)?;
+    Ok((thread, lane, shared, key))
+}
+
+fn alloc_block(pool: u64, bytes: usize, align: usize, stream: u64) -> Result<usize> {
+    let (thread, lane, shared, key) = find(pool, stream)?;
+    let id = key_pool(key, stream);
+    // SAFETY: this thread's own cache.
+    let tag = unsafe { (*thread).tag } as u8;
+    let class = if align > QUANTUM { None } else { class_aligned(bytes, align.max(1)) };
+    ladder::climb(shared, id, bytes, |core| {
+        // SAFETY: the core is locked and the cache came from this thread's table.
+        let cache = unsafe { ladder::checked(lane, key, thread)? };
+        let address = match class.filter(|_| bytes <= SLOT_MAX) {
+            Some(class) => {
+                let round = core.take_slot(cache, class)?;
+                hand_out(core, cache, class, round, bytes, tag)
+            }
+            None => core.take_extent(cache, bytes, align, tag)?,
+        };
+        if core.settings.watches_blocks() {
+            core.watch(address, bytes, tag);
+        }
+        Ok(address)
+    })
+}
+
+/// A pool's number out of a lane key.
+fn key_pool(key: u64, stream: u64) -> u64 {
+    (key ^ stream) >> super::HANDLE_SHIFT
+}
+
+fn hand_out(
+    core: &Core,
+    cache: &LaneCache,
+    class: usize,
+    round: Round,
+    bytes: usize,
+    tag: u8,
+) -> usize {
+    core.marks.mark(round.mark()).store(tag, Ordering::Relaxed);
+    let allocs = &cache.mags[class].allocs;
+    allocs.store(allocs.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    let requested = cache.requested.load(Ordering::Relaxed) + bytes as u64;
+    cache.requested.store(requested, Ordering::Relaxed);
+    core.slot_address(round)
+}
+
+/// The whole of a free that the hot path could not serve.
+#[cold]
+#[inline(never)]
+pub fn dealloc(pool: u64, address: usize, stream: u64) -> Status {
+    guarded(|| {
+        if address == 0 {
+            return Ok(());
+        }
+        match registry::check_world() {
+            Err(e) if e.status() == Status::ShutDown => return Ok(()),
+            other => other?,
+        }
+        let pool = owning_pool(pool, address)?;
+        free_block(pool, address, stream)
+    })
+}
+
+/// The handle of the pool to free into: as given, or found by address for the default.
+fn owning_pool(pool: u64, address: usize) -> Result<u64> {
+    if pool != 0 {
+        registry::pool(registry::pool_number(pool)?)?;
+        return Ok(pool);
+    }
+    // The default pool's own addresses are checked again under its lock.
+    if let Some(id) = registry::default_made()
+        && registry::pool(id)?.with_core(id, |core| core.quantum(address).is_some())?
+    {
+        return Ok(0);
+    }
+    Ok(registry::pool_of(address)? << super::HANDLE_SHIFT)
+}
+
+fn free_block(pool: u64, address: usize, stream: u64) -> Result<()> {
+    let (thread, lane, shared, key) = find(pool, stream)?;
+    let id = key_pool(key, stream);
+    let mode = if stream == SYNC_STREAM {
+        shared.with_core(id, |core| core.settings.free)?
+    } else {
+        FreeMode::Deferred
+    };
+    if mode == FreeMode::Sync {
+        shared.with_core(id, |core| core.locate(address).map(|_| ()))??;
+        super::control::synchronize(shared, id)?;
+    }
+    let freed = shared.with_core(id, |core| {
+        // SAFETY: the core is locked and the cache came from this thread's table.
+        let cache = match unsafe { ladder::checked(lane, key, thread) } {
+            Ok(cache) => cache,
+            Err(_) => return Err(super::core::unknown_stream(stream)),
+        };
+        core.free_at(cache, address, mode)
+    })?;
+    freed
+}
+
+/// What lies at an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Located {
+    /// A slot of a slab.
+    Slot {
+        /// Its class.
+        class: usize,
+        /// Itself.
+        round: Round,
+        /// Its slab's lane.
+        lane: LaneId,
+    },
+    /// An extent.
+    Extent {
+        /// Its node.
+        node: NodeId,
+    },
+}
+
+impl Core {
+    /// The live block that begins at `address`, or the error that says what is wrong.
+    pub fn locate(&self, address: usize) -> Result<Located> {
+        let Some((quantum, inside)) = self.quantum(address) else {
+            return Err(Error::new(
+                Status::NotOwned,
+                format!("address {address:#x} is not this pool's memory"),
+            ));
+        };
+        match self.marks.get(quantum) {
+            Descriptor::Slab { marks, lane, index, class } => {
+                let in_slab = (index as usize) << QUANTUM_SHIFT | inside;
+                let unit = (in_slab >> UNIT_SHIFT) as u32;
+                let (slot, starts) = slot_of(class, unit);
+                if !starts || !in_slab.is_multiple_of(1 << UNIT_SHIFT) {
+                    return Err(interior(address));
+                }
+                let round = Round::new(
+                    quantum << (QUANTUM_SHIFT - UNIT_SHIFT) | (inside >> UNIT_SHIFT) as u32,
+                    marks + slot,
+                );
+                if self.marks.mark(round.mark()).load(Ordering::Relaxed) == 0 {
+                    return Err(double_free(address));
+                }
+                Ok(Located::Slot { class, round, lane })
+            }
+            Descriptor::Extent { node } if inside == 0 => Ok(Located::Extent { node }),
+            Descriptor::Extent { .. } => Err(interior(address)),
+            Descriptor::None if self.heap.live_at(quantum) => Err(interior(address)),
+            Descriptor::None => Err(double_free(address)),
+        }
+    }
+
+    /// Frees the block at `address` in the order of `cache`'s lane.
+    pub fn free_at(&mut self, cache: &mut LaneCache, address: usize, mode: FreeMode) -> Result<()> {
+        let lane = cache.id as LaneId;
+        match self.locate(address)? {
+            Located::Slot { class, round, lane: owner } => {
+                let mark = self.marks.mark(round.mark()).swap(0, Ordering::Relaxed);
+                if mark == 0 {
+                    return Err(double_free(address));
+                }
+                let frees = &cache.mags[class].frees;
+                frees.store(frees.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+                let bytes = slot_bytes(class);
+                let side = self.end_special(address, bytes, mark, lane);
+                self.free_slot(cache, class, round, owner, &side, mode);
+            }
+            Located::Extent { node } => {
+                let extent = Extent::from_word(self.heap.word(node));
+                let (_, len, _) = self.heap.block(node);
+                let bytes = (len as usize) << QUANTUM_SHIFT;
+                let side = self.end_special(address, bytes, extent.tag, lane);
+                if mode == FreeMode::Sync && side.uses.is_empty() {
+                    self.free_extent(node, crate::stream::Stamp::CLEAN);
+                    return Ok(());
+                }
+                let stamp = self.free_stamp(lane, extent.lane, &side.uses, bytes as u64);
+                self.free_extent(node, stamp);
+                self.fence_if_due(cache, bytes);
+            }
+        }
+        Ok(())
+    }
+
+    fn free_slot(
+        &mut self,
+        cache: &mut LaneCache,
+        class: usize,
+        round: Round,
+        owner: LaneId,
+        side: &Side,
+        mode: FreeMode,
+    ) {
+        let lane = cache.id as LaneId;
+        let bytes = slot_bytes(class) as u64;
+        let captured = owner != lane && self.lanes.is_capture(owner);
+        if !side.uses.is_empty() || captured {
+            let stamp = self.free_stamp(lane, owner, &side.uses, bytes);
+            if self.lanes.passed(stamp) {
+                self.give_back(self.sync, &[round]);
+            } else {
+                self.wait_for(stamp, round, bytes);
+            }
+            return;
+        }
+        if lane != self.sync || mode == FreeMode::Sync {
+            self.keep_slot(cache, class, round);
+            return;
+        }
+        if cache.batch.is_null() {
+            // Blocks are watched: no batch is kept in the cache.
+            let stamp = self.lanes.stamp(lane, bytes);
+            self.wait_for(stamp, round, bytes);
+            return;
+        }
+        let open_bytes = cache.open_bytes.load(Ordering::Relaxed);
+        if cache.open >= cache.open_max || open_bytes >= cache.open_bytes_max {
+            self.turn(cache, true);
+        }
+        cache.push_open(round, bytes);
+    }
+
+    /// Records a fence behind freed extents when enough has gathered, where it is of use:
+    /// on the sync lane always, elsewhere when another lane could take the memory.
+    fn fence_if_due(&mut self, cache: &mut LaneCache, bytes: usize) {
+        const LARGE: usize = 16 * MIB;
+        let lane = cache.id as LaneId;
+        let (dirty, count) = self.lanes.dirty(lane);
+        if lane == self.sync {
+            let most = self.settings.cache / 4;
+            if bytes >= LARGE || dirty >= most || count >= u64::from(cache.open_max) {
+                self.record_lane(lane);
+                self.settle();
+            }
+        } else if self.lanes.active() > 3 && (dirty >= LARGE as u64 || count >= 256) {
+            self.record_lane(lane);
+        }
+    }
+
+    fn record_lane(&mut self, lane: LaneId) {
+        let recorded = self.lanes.record(&*self.driver.0, lane);
+        super::core::note(recorded.map(|_| ()), "a fence could not be recorded");
+    }
+
+    /// Takes what the side table has on a block that is being freed: recorded uses are
+    /// answered, pins end, contents are scrubbed or poisoned in `lane`'s order.
+    fn end_special(&mut self, address: usize, bytes: usize, mark: u8, lane: LaneId) -> Side {
+        if self.settings.watches_blocks() {
+            self.wipe(address, bytes, lane);
+        }
+        if mark & SPECIAL == 0 {
+            return Side::default();
+        }
+        let side = self.side.remove(&address).unwrap_or_default();
+        for _ in 0..side.pins {
+            self.pin_granules(address, bytes, false);
+        }
+        side
+    }
+}
+
+#[cold]
+fn interior(address: usize) -> Error {
+    Error::new(
+        Status::InteriorPointer,
+        format!("address {address:#x} lies inside a block, not at its start"),
+    )
+}
+
+#[cold]
+fn double_free(address: usize) -> Error {
+    Error::new(
+        Status::DoubleFree,
+        format!("no live block begins at {address:#x}: it was freed before"),
+    )
+}
