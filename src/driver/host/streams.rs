@@ -6,8 +6,8 @@
 //! touch the tables of `memory`. Cost: with nothing queued, record and query are a few atomic
 //! loads; else one lock.
 //!
-//! With [`HostOptions::deferred`](super::HostOptions::deferred) there are no workers: work runs only in
-//! [`Streams::step`], [`Streams::run_all`] and in whoever synchronizes.
+//! With [`HostOptions::deferred`](super::HostOptions::deferred) there are no workers:
+//! work runs only in [`Streams::step`], [`Streams::run_all`] and in whoever synchronizes.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
