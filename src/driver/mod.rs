@@ -37,6 +37,9 @@
 //! queued so far). Recording an event again moves its mark. [`Driver::event_query`] is true once all
 //! work before the mark has finished; an event never recorded has passed.
 //!
+//! *Addresses.* [`Driver::copy`] and [`Driver::fill`] trust theirs: the caller keeps the ranges
+//! accessible, and unused by others, until the work is done.
+//!
 //! *After failure.* A failed call may be repeated. [`Code::ShutDown`] is final: every later
 //! call answers it too, and the pool then stops calling.
 //!

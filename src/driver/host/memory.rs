@@ -1,0 +1,456 @@
+//! The host device's memory: pages, reservations, mappings and plain allocations.
+//!
+//! Owns one memory file whose ranges are the pages, and the tables that say what is
+//! where. Promises the contract of [`crate::driver`] for the memory calls: every argument is
+//! checked against the tables before the one system call that does the work, so a
+//! failing call changes nothing. It must not read or write the memory itself.
+//! Cost: one lock, one or two ordered-map steps and one system call a call.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::ranges::Ranges;
+use super::spare::Spare;
+use super::sys::{self, Errno};
+use super::{Census, HostOptions};
+use crate::driver::{Call, Code, DriverError, DriverResult, PageHandle};
+
+/// The file grows by at least this much, so that few calls are spent on growing.
+const GROWTH_BYTES: usize = 1 << 30;
+
+/// The memory half of the host driver.
+pub(super) struct Memory {
+    file: OwnedFd,
+    granularity: usize,
+    total_bytes: usize,
+    pinned: bool,
+    mapping_budget: Option<usize>,
+    warned: AtomicBool,
+    tables: Mutex<Tables>,
+}
+
+#[derive(Default)]
+struct Tables {
+    pages: BTreeMap<u64, Page>,
+    mappings: BTreeMap<usize, Mapping>,
+    reservations: BTreeMap<usize, Reservation>,
+    plain: BTreeMap<usize, usize>,
+    ranges: Ranges,
+    spare: Spare,
+    file_bytes: usize,
+    last_page: u64,
+    page_bytes: usize,
+    plain_bytes: usize,
+    reserved_bytes: usize,
+    locked_bytes: usize,
+}
+
+/// A range of the file. Lives until it is both released and mapped nowhere.
+struct Page {
+    offset: usize,
+    bytes: usize,
+    mappings: u32,
+    released: bool,
+}
+
+struct Mapping {
+    bytes: usize,
+    page: u64,
+    locked: bool,
+}
+
+/// Usable addresses start at the map's key; the kernel's own range is a granule longer,
+/// so that it holds an aligned range wherever the kernel put it. The slack also keeps two
+/// reservations from touching.
+struct Reservation {
+    bytes: usize,
+    raw_address: usize,
+    raw_bytes: usize,
+}
+
+fn fail<T>(call: Call, code: Code) -> DriverResult<T> {
+    Err(DriverError { call, code })
+}
+
+/// What an error number means where the only scarce thing is the number of mappings.
+fn mapping_error(call: Call, errno: Errno) -> DriverError {
+    error(call, errno, Code::MappingLimit)
+}
+
+/// The error for a system call's number, given what lack of memory means to this call.
+fn error(call: Call, errno: Errno, scarce: Code) -> DriverError {
+    let code = match errno {
+        libc::ENOMEM => scarce,
+        other => Code::Other(other.unsigned_abs()),
+    };
+    DriverError { call, code }
+}
+
+impl Memory {
+    pub(super) fn new(options: &HostOptions) -> DriverResult<Memory> {
+        let page_size = sys::page_size();
+        let granularity = options.granularity;
+        let sound = granularity.is_power_of_two() && granularity >= page_size;
+        if !sound || options.total_bytes < granularity {
+            return fail(Call::Create, Code::InvalidValue);
+        }
+        let file =
+            sys::memory_file().map_err(|errno| error(Call::Create, errno, Code::OutOfMemory))?;
+        Ok(Memory {
+            file,
+            granularity,
+            total_bytes: options.total_bytes,
+            pinned: options.pinned,
+            mapping_budget: options.mapping_budget,
+            warned: AtomicBool::new(false),
+            tables: Mutex::new(Tables::default()),
+        })
+    }
+
+    fn tables(&self) -> MutexGuard<'_, Tables> {
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The end of a well-formed range of whole granules.
+    fn end_of(&self, call: Call, address: usize, bytes: usize) -> DriverResult<usize> {
+        let mask = self.granularity - 1;
+        if bytes == 0 || (address | bytes) & mask != 0 {
+            return fail(call, Code::InvalidValue);
+        }
+        address.checked_add(bytes).ok_or(DriverError {
+            call,
+            code: Code::InvalidValue,
+        })
+    }
+
+    pub(super) fn info(&self) -> (usize, usize) {
+        (self.total_bytes - self.tables().used(), self.total_bytes)
+    }
+
+    pub(super) fn census(&self, census: &mut Census) {
+        let tables = self.tables();
+        census.pages = tables.pages.len();
+        census.page_bytes = tables.page_bytes;
+        census.mappings = tables.mappings.len();
+        census.locked_bytes = tables.locked_bytes;
+        census.reservations = tables.reservations.len();
+        census.reserved_bytes = tables.reserved_bytes;
+        census.plain_allocs = tables.plain.len();
+        census.plain_bytes = tables.plain_bytes;
+        census.fds = 1;
+    }
+
+    pub(super) fn reserve(&self, bytes: usize) -> DriverResult<usize> {
+        let call = Call::Reserve;
+        self.end_of(call, 0, bytes)?;
+        let Some(raw_bytes) = bytes.checked_add(self.granularity) else {
+            return fail(call, Code::NoAddressSpace);
+        };
+        let mut tables = self.tables();
+        tables.spare.refill();
+        let raw_address =
+            sys::reserve(raw_bytes).map_err(|errno| error(call, errno, Code::NoAddressSpace))?;
+        let address = raw_address.next_multiple_of(self.granularity);
+        tables.reservations.insert(
+            address,
+            Reservation {
+                bytes,
+                raw_address,
+                raw_bytes,
+            },
+        );
+        tables.reserved_bytes += bytes;
+        Ok(address)
+    }
+
+    pub(super) fn unreserve(&self, address: usize, bytes: usize) -> DriverResult<()> {
+        let call = Call::Unreserve;
+        let end = self.end_of(call, address, bytes)?;
+        let mut tables = self.tables();
+        let (raw_address, raw_bytes) = match tables.reservations.get(&address) {
+            Some(found) if found.bytes == bytes => (found.raw_address, found.raw_bytes),
+            _ => return fail(call, Code::InvalidValue),
+        };
+        if tables.mappings.range(address..end).next().is_some() {
+            return fail(call, Code::InvalidValue);
+        }
+        // SAFETY: the range is a whole reservation of ours and nothing is mapped in it.
+        let done = tables
+            .spare
+            .help(|| unsafe { sys::free(raw_address, raw_bytes) });
+        done.map_err(|errno| mapping_error(call, errno))?;
+        tables.reservations.remove(&address);
+        tables.reserved_bytes -= bytes;
+        Ok(())
+    }
+
+    pub(super) fn create(&self, bytes: usize) -> DriverResult<PageHandle> {
+        let call = Call::Create;
+        self.end_of(call, 0, bytes)?;
+        let mut tables = self.tables();
+        if bytes > self.total_bytes - tables.used() {
+            return fail(call, Code::OutOfMemory);
+        }
+        let offset = tables.ranges.take(bytes);
+        let end = tables.ranges.end();
+        if end > tables.file_bytes {
+            let length = end.next_multiple_of(GROWTH_BYTES);
+            if let Err(errno) = sys::set_length(&self.file, length) {
+                tables.ranges.give(offset, bytes);
+                return Err(error(call, errno, Code::OutOfMemory));
+            }
+            tables.file_bytes = length;
+        }
+        tables.last_page += 1;
+        let id = tables.last_page;
+        tables.pages.insert(
+            id,
+            Page {
+                offset,
+                bytes,
+                mappings: 0,
+                released: false,
+            },
+        );
+        tables.page_bytes += bytes;
+        Ok(PageHandle(id))
+    }
+
+    pub(super) fn release(&self, page: PageHandle) -> DriverResult<()> {
+        let mut tables = self.tables();
+        match tables.pages.get_mut(&page.0) {
+            Some(found) if !found.released => found.released = true,
+            _ => return fail(Call::Release, Code::InvalidHandle),
+        }
+        tables.drop_if_unused(page.0, &self.file);
+        Ok(())
+    }
+
+    pub(super) fn map(&self, address: usize, bytes: usize, page: PageHandle) -> DriverResult<()> {
+        let call = Call::Map;
+        let end = self.end_of(call, address, bytes)?;
+        let mut tables = self.tables();
+        let offset = match tables.pages.get(&page.0) {
+            Some(found) if found.released => return fail(call, Code::InvalidHandle),
+            Some(found) if found.bytes == bytes => found.offset,
+            Some(_) => return fail(call, Code::InvalidValue),
+            None => return fail(call, Code::InvalidHandle),
+        };
+        if !tables.is_reserved(address, end) || tables.is_mapped_in(address, end) {
+            return fail(call, Code::InvalidValue);
+        }
+        if self
+            .mapping_budget
+            .is_some_and(|budget| tables.mappings.len() >= budget)
+        {
+            return fail(call, Code::MappingLimit);
+        }
+        // SAFETY: the range lies in one reservation of ours and nothing is mapped in it.
+        unsafe { sys::map_file(address, bytes, &self.file, offset) }
+            .map_err(|errno| mapping_error(call, errno))?;
+        tables.mappings.insert(
+            address,
+            Mapping {
+                bytes,
+                page: page.0,
+                locked: false,
+            },
+        );
+        if let Some(found) = tables.pages.get_mut(&page.0) {
+            found.mappings += 1;
+        }
+        Ok(())
+    }
+
+    pub(super) fn unmap(&self, address: usize, bytes: usize) -> DriverResult<()> {
+        let call = Call::Unmap;
+        let end = self.end_of(call, address, bytes)?;
+        let mut tables = self.tables();
+        if !tables.is_whole_mappings(address, end) {
+            return fail(call, Code::InvalidValue);
+        }
+        // SAFETY: the range is exactly whole mappings of ours, inside one reservation.
+        let done = tables.spare.help(|| unsafe { sys::cover(address, bytes) });
+        done.map_err(|errno| mapping_error(call, errno))?;
+        let mut at = address;
+        while let Some(mapping) = tables.mappings.remove(&at) {
+            at += mapping.bytes;
+            if mapping.locked {
+                tables.locked_bytes -= mapping.bytes;
+            }
+            if let Some(page) = tables.pages.get_mut(&mapping.page) {
+                page.mappings -= 1;
+            }
+            tables.drop_if_unused(mapping.page, &self.file);
+            if at == end {
+                break;
+            }
+        }
+        debug_assert_eq!(at, end, "whole mappings, as checked above");
+        tables.spare.refill();
+        Ok(())
+    }
+
+    pub(super) fn set_access(&self, address: usize, bytes: usize) -> DriverResult<()> {
+        let call = Call::SetAccess;
+        let end = self.end_of(call, address, bytes)?;
+        let mut tables = self.tables();
+        if !tables.is_whole_mappings(address, end) {
+            return fail(call, Code::InvalidValue);
+        }
+        // SAFETY: the range is exactly whole mappings of ours.
+        unsafe { sys::make_accessible(address, bytes) }
+            .map_err(|errno| mapping_error(call, errno))?;
+        if self.pinned {
+            let locked = self.lock_or_warn(address, bytes);
+            tables.mark_locked(address, end, locked);
+        }
+        Ok(())
+    }
+
+    /// Locks all of an accessible range, or none of it.
+    fn lock_or_warn(&self, address: usize, bytes: usize) -> bool {
+        // SAFETY: the caller has just checked that the range is mapped by us.
+        let Err(errno) = (unsafe { sys::lock(address, bytes) }) else {
+            return true;
+        };
+        // SAFETY: as above. A partial lock must not stay uncounted; unlocking a mapped range
+        // does not fail.
+        let undone = unsafe { sys::unlock(address, bytes) };
+        if !self.warned.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                bytes,
+                errno,
+                ?undone,
+                "memory could not be locked and stays pageable; raise the limit on locked memory \
+                 (ulimit -l)"
+            );
+        }
+        false
+    }
+
+    pub(super) fn alloc_plain(&self, bytes: usize) -> DriverResult<usize> {
+        let call = Call::AllocPlain;
+        if bytes == 0 {
+            return fail(call, Code::InvalidValue);
+        }
+        let mut tables = self.tables();
+        let rounded = match bytes.checked_next_multiple_of(sys::page_size()) {
+            Some(rounded) if rounded <= self.total_bytes - tables.used() => rounded,
+            _ => return fail(call, Code::OutOfMemory),
+        };
+        tables.spare.refill();
+        let address =
+            sys::allocate(rounded).map_err(|errno| error(call, errno, Code::OutOfMemory))?;
+        tables.plain.insert(address, rounded);
+        tables.plain_bytes += rounded;
+        Ok(address)
+    }
+
+    pub(super) fn free_plain(&self, address: usize) -> DriverResult<()> {
+        let call = Call::FreePlain;
+        let mut tables = self.tables();
+        let Some(&bytes) = tables.plain.get(&address) else {
+            return fail(call, Code::InvalidValue);
+        };
+        // SAFETY: the range is one whole allocation of ours; its owner gives it up.
+        let done = tables.spare.help(|| unsafe { sys::free(address, bytes) });
+        done.map_err(|errno| mapping_error(call, errno))?;
+        tables.plain.remove(&address);
+        tables.plain_bytes -= bytes;
+        Ok(())
+    }
+
+    /// Bytes of the machine's memory behind the pages now.
+    #[cfg(test)]
+    pub(super) fn held_bytes(&self) -> usize {
+        sys::held_bytes(&self.file)
+    }
+}
+
+impl Tables {
+    /// Bytes of the device in use, by pages and plain allocations together.
+    fn used(&self) -> usize {
+        self.page_bytes + self.plain_bytes
+    }
+
+    fn is_reserved(&self, address: usize, end: usize) -> bool {
+        let below = self.reservations.range(..=address).next_back();
+        below.is_some_and(|(&start, reservation)| end <= start + reservation.bytes)
+    }
+
+    fn is_mapped_in(&self, address: usize, end: usize) -> bool {
+        let last = self.mappings.range(..end).next_back();
+        last.is_some_and(|(&start, mapping)| start + mapping.bytes > address)
+    }
+
+    /// Whether the range is one or more adjacent mappings, whole and without a gap.
+    fn is_whole_mappings(&self, address: usize, end: usize) -> bool {
+        let mut at = address;
+        for (&start, mapping) in self.mappings.range(address..end) {
+            if start != at {
+                return false;
+            }
+            at += mapping.bytes;
+        }
+        at == end
+    }
+
+    fn mark_locked(&mut self, address: usize, end: usize, locked: bool) {
+        for mapping in self
+            .mappings
+            .range_mut(address..end)
+            .map(|(_, mapping)| mapping)
+        {
+            match (mapping.locked, locked) {
+                (false, true) => self.locked_bytes += mapping.bytes,
+                (true, false) => self.locked_bytes -= mapping.bytes,
+                _ => {}
+            }
+            mapping.locked = locked;
+        }
+    }
+
+    /// Gives a page's memory back once it is released and mapped nowhere.
+    fn drop_if_unused(&mut self, id: u64, file: &OwnedFd) {
+        let unused = |page: &Page| page.released && page.mappings == 0;
+        if !self.pages.get(&id).is_some_and(unused) {
+            return;
+        }
+        let Some(page) = self.pages.remove(&id) else {
+            return;
+        };
+        // When it fails the machine keeps the memory until the range is used again; the
+        // device's own count is right either way.
+        if let Err(errno) = sys::punch(file, page.offset, page.bytes) {
+            tracing::warn!(
+                errno,
+                bytes = page.bytes,
+                "a released page's memory was not returned"
+            );
+        }
+        self.ranges.give(page.offset, page.bytes);
+        self.page_bytes -= page.bytes;
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        let tables = self
+            .tables
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
+        let reserved = tables
+            .reservations
+            .values()
+            .map(|r| (r.raw_address, r.raw_bytes));
+        for (address, bytes) in reserved.chain(tables.plain.iter().map(|(&a, &b)| (a, b))) {
+            // SAFETY: the range is ours, and no call can use it: `self` is going away.
+            if let Err(errno) = unsafe { sys::free(address, bytes) } {
+                tracing::warn!(errno, bytes, "address space was not given back");
+            }
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! The driver's written contract as tests, over every backend that runs without a GPU.
+//!
+//! Each check takes a `&dyn Driver` with a fresh device and leaves it as it found it, so a
+//! new backend only joins the list in [`on_every_backend`].
+
+use std::sync::Arc;
+use std::thread;
+
+use forebay::driver::faulty::FaultyDriver;
+use forebay::driver::host::{HostDriver, HostOptions};
+use forebay::driver::{Code, Driver, DriverResult, Scope, StreamHandle};
+
+const DEVICE_BYTES: usize = 64 << 20;
+
+/// Runs a check on each backend and asks the device afterwards whether anything is left.
+fn on_every_backend(check: fn(&dyn Driver)) {
+    let device = |deferred| {
+        let options = HostOptions {
+            total_bytes: DEVICE_BYTES,
+            deferred,
+            ..HostOptions::default()
+        };
+        Arc::new(HostDriver::new(options).expect("a device"))
+    };
+    let (plain, deferred, wrapped) = (device(false), device(true), device(false));
+    let faulty = FaultyDriver::new(Arc::clone(&wrapped));
+    check(&*plain);
+    check(&*deferred);
+    check(&faulty);
+    assert!(faulty.total() > 0, "the wrapper saw the calls");
+    for device in [plain, deferred, wrapped] {
+        device.quiesce();
+        assert!(
+            device.census().is_clean(),
+            "left behind: {:?}",
+            device.census()
+        );
+    }
+}
+
+fn code<T: std::fmt::Debug>(result: DriverResult<T>) -> Code {
+    result.expect_err("the contract forbids this").code
+}
+
+/// Reads device memory that is mapped, accessible and free of queued work.
+fn read(address: usize) -> u8 {
+    // SAFETY: the checks call this on accessible ranges of theirs only, after waiting.
+    unsafe { std::ptr::with_exposed_provenance::<u8>(address).read_volatile() }
+}
+
+/// Reserves, maps and opens `count` granules.
+fn open(driver: &dyn Driver, count: usize) -> usize {
+    let granule = driver.device().granularity;
+    let base = driver.reserve(count * granule).expect("address space");
+    for i in 0..count {
+        let page = driver.create(granule).expect("memory");
+        driver
+            .map(base + i * granule, granule, page)
+            .expect("a free range");
+        // The mapping keeps the page alive.
+        driver.release(page).expect("ours");
+    }
+    driver.set_access(base, count * granule).expect("mapped");
+    base
+}
+
+fn close(driver: &dyn Driver, base: usize, count: usize) {
+    let bytes = count * driver.device().granularity;
+    driver.unmap(base, bytes).expect("whole mappings");
+    driver.unreserve(base, bytes).expect("nothing is mapped");
+}
+
+#[test]
+fn pages_move_with_their_contents() {
+    on_every_backend(|driver| {
+        let granule = driver.device().granularity;
+        let page = driver.create(granule).expect("memory");
+        let base = driver.reserve(4 * granule).expect("address space");
+        for i in 0..4usize {
+            let (at, last) = (base + i * granule, base + (i + 1) * granule - 1);
+            driver.map(at, granule, page).expect("free");
+            driver.set_access(at, granule).expect("mapped");
+            if i > 0 {
+                assert_eq!((read(at), read(last)), (i as u8, i as u8));
+            }
+            driver
+                .fill(at, i as u8 + 1, granule, StreamHandle(0))
+                .expect("queued");
+            driver
+                .stream_synchronize(StreamHandle(0))
+                .expect("always there");
+            driver.unmap(at, granule).expect("whole");
+        }
+        driver.release(page).expect("ours");
+        driver.unreserve(base, 4 * granule).expect("empty");
+    });
+}
+
+#[test]
+fn memory_runs_out_and_comes_back() {
+    on_every_backend(|driver| {
+        let granule = driver.device().granularity;
+        let total = driver.device().total_bytes;
+        assert_eq!(driver.memory_info(), Ok((total, total)));
+        let mut pages = Vec::new();
+        let error = loop {
+            match driver.create(granule) {
+                Ok(page) => pages.push(page),
+                Err(error) => break error,
+            }
+            assert!(pages.len() <= total / granule, "more pages than memory");
+        };
+        assert_eq!(error.code, Code::OutOfMemory);
+        assert_eq!(pages.len(), total / granule);
+        assert_eq!(driver.memory_info(), Ok((0, total)));
+        assert_eq!(code(driver.alloc_plain(1)), Code::OutOfMemory);
+        driver.release(pages.swap_remove(3)).expect("ours");
+        let plain = driver.alloc_plain(granule).expect("a granule's room");
+        assert_eq!(code(driver.create(granule)), Code::OutOfMemory);
+        driver.free_plain(plain).expect("ours");
+        assert_eq!(code(driver.free_plain(plain)), Code::InvalidValue);
+        for page in pages {
+            driver.release(page).expect("ours");
+            assert_eq!(code(driver.release(page)), Code::InvalidHandle);
+        }
+        assert_eq!(driver.memory_info(), Ok((total, total)));
+    });
+}
+
+#[test]
+fn a_failed_call_changes_nothing_and_may_be_repeated() {
+    on_every_backend(|driver| {
+        let granule = driver.device().granularity;
+        let base = open(driver, 2);
+        let page = driver.create(granule).expect("memory");
+        driver
+            .fill(base, 9, 2 * granule, StreamHandle(0))
+            .expect("queued");
+        driver
+            .stream_synchronize(StreamHandle(0))
+            .expect("always there");
+        for _ in 0..2 {
+            assert_eq!(code(driver.map(base, granule, page)), Code::InvalidValue);
+            assert_eq!(code(driver.unmap(base, 3 * granule)), Code::InvalidValue);
+            assert_eq!(
+                code(driver.unreserve(base, 2 * granule)),
+                Code::InvalidValue
+            );
+        }
+        assert_eq!((read(base), read(base + 2 * granule - 1)), (9, 9));
+        driver.unmap(base, granule).expect("one of two");
+        driver.map(base, granule, page).expect("free now");
+        driver.release(page).expect("ours");
+        close(driver, base, 2);
+    });
+}
+
+#[test]
+fn an_event_marks_the_work_before_it() {
+    on_every_backend(|driver| {
+        let base = open(driver, 1);
+        let stream = driver.stream_create().expect("a stream");
+        let event = driver.event_create().expect("an event");
+        assert_eq!(driver.event_query(event), Ok(true), "never recorded");
+        for round in 1..=50u8 {
+            driver.fill(base, round, 4096, stream).expect("queued");
+            driver
+                .copy(base + 4096, base, 4096, stream)
+                .expect("queued");
+            driver
+                .event_record(event, Scope::Stream(stream))
+                .expect("live");
+            driver.fill(base, 255, 4096, stream).expect("queued");
+            driver.event_synchronize(event).expect("live");
+            assert_eq!(driver.event_query(event), Ok(true));
+            assert_eq!((read(base + 4096), read(base + 8191)), (round, round));
+        }
+        driver.stream_synchronize(stream).expect("live");
+        assert_eq!(read(base), 255);
+        driver.event_destroy(event).expect("live");
+        assert_eq!(code(driver.event_query(event)), Code::InvalidHandle);
+        driver.stream_destroy(stream).expect("live");
+        assert_eq!(code(driver.stream_check(stream)), Code::InvalidHandle);
+        close(driver, base, 1);
+    });
+}
+
+#[test]
+fn waits_pass_values_along_a_chain_of_streams() {
+    on_every_backend(|driver| {
+        const LINKS: usize = 8;
+        let base = open(driver, 1);
+        let streams: Vec<_> = (0..LINKS)
+            .map(|_| driver.stream_create().expect("one"))
+            .collect();
+        let event = driver.event_create().expect("an event");
+        driver.fill(base, 42, 1, streams[0]).expect("queued");
+        for i in 1..LINKS {
+            driver
+                .event_record(event, Scope::Stream(streams[i - 1]))
+                .expect("live");
+            driver.stream_wait(streams[i], event).expect("live");
+            driver
+                .copy(base + i, base + i - 1, 1, streams[i])
+                .expect("queued");
+        }
+        driver
+            .event_record(event, Scope::Context)
+            .expect("supported");
+        driver.event_synchronize(event).expect("live");
+        assert!((0..LINKS).all(|i| read(base + i) == 42));
+        streams
+            .into_iter()
+            .for_each(|stream| driver.stream_destroy(stream).expect("live"));
+        driver.event_destroy(event).expect("live");
+        close(driver, base, 1);
+    });
+}
+
+#[test]
+fn all_calls_may_come_from_several_threads() {
+    on_every_backend(|driver| {
+        thread::scope(|scope| {
+            for value in 1..=4u8 {
+                scope.spawn(move || {
+                    let stream = driver.stream_create().expect("a stream");
+                    for _ in 0..20 {
+                        let base = open(driver, 2);
+                        let bytes = 2 * driver.device().granularity;
+                        driver.fill(base, value, bytes, stream).expect("queued");
+                        driver.stream_synchronize(stream).expect("live");
+                        assert_eq!((read(base), read(base + bytes - 1)), (value, value));
+                        close(driver, base, 2);
+                    }
+                    driver.stream_destroy(stream).expect("live");
+                });
+            }
+        });
+    });
+}
