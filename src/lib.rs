@@ -1,4 +1,5 @@
 //! Forebay: a device memory pool.
+pub mod abi;
 pub mod base;
 pub mod config;
 pub mod driver;

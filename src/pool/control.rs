@@ -235,6 +235,17 @@ impl Pool {
         self.with_core(|core| core.set_limits(hard, soft))?
     }
 
+    /// Free and total bytes of the device: what this pool could still hand out counts as free.
+    pub fn memory_info(&self) -> Result<(usize, usize)> {
+        self.with_core(|core| {
+            let (free, total) = core.driver.0.memory_info().map_err(driver_error)?;
+            let stats = core.stats();
+            let own = stats.limit_bytes.saturating_sub(stats.live_bytes);
+            let reach = free as u64 + stats.mapped_bytes - stats.live_bytes;
+            Ok((own.min(reach) as usize, total))
+        })?
+    }
+
     /// Sets the callback before memory loses its place. It runs with the pool locked and must
     /// not call Forebay.
     pub fn set_on_unmap(&self, hook: Option<(OnUnmap, usize)>) -> Result<()> {

@@ -161,7 +161,8 @@ impl Core {
         if let Some(lane) = self.lanes.find(key) {
             return Ok(lane);
         }
-        let handle = crate::driver::StreamHandle(stream);
+        // 1 is the legacy default stream by another name.
+        let handle = crate::driver::StreamHandle(if stream == 1 { 0 } else { stream });
         if stream >> super::HANDLE_SHIFT != 0 || self.driver.0.stream_check(handle).is_err() {
             return Err(unknown_stream(stream));
         }

@@ -8,11 +8,14 @@
 //! - [`registry`]: pools, threads, drivers of the process, and their life;
 //! - [`control`]: limits, trim, pins, captures, streams' end;
 //! - [`stats`], [`report`]: the accounts, leaks, what an out-of-memory error says;
+//! - [`buffers`]: sets of buffers of one size;
 //! - [`keeper`]: the thread that settles, trims and recovers in the background.
 //!
 //! Locks, outermost first: the registry, a pool's core, a pool's hooks. User callbacks run with no lock
-//! held. Cost: see [`hot`] for hits; a miss takes the core's lock once.
+//! held (but for the
+//! unmap callback, which runs inside the core's). Cost: see [`hot`] for hits; a miss takes the core's lock once.
 
+pub mod buffers;
 pub mod cache;
 pub mod control;
 pub mod core;
@@ -176,6 +179,12 @@ impl Pool {
     /// The default pool, as the environment configures it, made at first use.
     pub fn default_pool() -> Result<Pool> {
         Ok(Pool { id: registry::default_pool()?, owned: false })
+    }
+
+    /// The pool with this number, not owned.
+    pub fn from_number(id: u64) -> Result<Pool> {
+        registry::pool(id)?;
+        Ok(Pool { id, owned: false })
     }
 
     /// The pool behind a C handle, not owned.

@@ -18,12 +18,12 @@ use crate::base::tls;
 use crate::base::units::QUANTUM;
 use crate::config::{Backend, Config, Leaks};
 use crate::driver::host::{HostDriver, HostOptions};
-use crate::driver::{Driver, StreamHandle};
+use crate::driver::Driver;
 use crate::error::{Error, Result, Status};
 use crate::heap::Heap;
 use crate::slab::marks::Marks;
 use crate::slab::slabs::Slabs;
-use crate::stream::{LaneId, LaneKind, Lanes};
+use crate::stream::{LaneKind, Lanes};
 use crate::vmem::Vmem;
 use once_cell::sync::OnceCell;
 use std::collections::{HashMap, VecDeque};
@@ -410,6 +410,39 @@ pub fn default_made() -> Option<u64> {
     DEFAULT.get().copied()
 }
 
+/// The number of the pool of pinned host memory, once made.
+static HOST: OnceCell<u64> = OnceCell::new();
+
+/// The pool of pinned host memory, made at first use. Its limit is the device's size.
+pub fn host_pool() -> Result<u64> {
+    check_world()?;
+    HOST.get_or_try_init(|| {
+        let config = Config::from_env()?;
+        // The backend must be usable: pinned memory serves copies to its device.
+        let device = open_driver(&config)?;
+        let mut options = host_options(&config);
+        options.pinned = true;
+        options.event_cost_ns = 0;
+        options.context_events = true;
+        options.total_bytes = device.device().total_bytes;
+        let driver = HostDriver::new(options).map_err(|e| {
+            Error::new(Status::NoDriver, format!("pinned host memory could not start: {e}"))
+        })?;
+        let total = driver.device().total_bytes as u64;
+        let mut settings = Settings::resolve(&config, total, true);
+        settings.reserve = 0;
+        create(Arc::new(driver), settings)
+    })
+    .copied()
+}
+
+/// Live and held bytes of pinned host memory; zeros before its first use.
+pub fn host_bytes() -> (u64, u64) {
+    let Some(&id) = HOST.get() else { return (0, 0) };
+    let stats = pool(id).and_then(|p| p.with_core(id, Core::stats));
+    stats.map_or((0, 0), |s| (s.live_bytes, s.mapped_bytes))
+}
+
 /// The driver that the configuration asks for. One a process and device.
 pub fn open_driver(config: &Config) -> Result<Arc<dyn Driver>> {
     static DRIVERS: Mutex<Option<HashMap<i32, Arc<dyn Driver>>>> = Mutex::new(None);
@@ -558,7 +591,7 @@ fn new_core(driver: Arc<dyn Driver>, settings: Settings) -> Result<Core> {
 pub fn destroy(id: u64) -> Result<()> {
     let shared = pool(id)?;
     let leaks = shared.with_core(id, |core| core.settings.leaks)?;
-    if DEFAULT.get() == Some(&id) {
+    if DEFAULT.get() == Some(&id) || HOST.get() == Some(&id) {
         return Err(Error::new(
             Status::InvalidArgument,
             "the default pool lives as long as the process; use forebay_shutdown to end",
@@ -677,14 +710,4 @@ pub fn forget_key(key: u64) -> Result<()> {
         return Err(Error::new(Status::Unsupported, "this kernel has no membarrier"));
     }
     Ok(())
-}
-
-/// The stream handle behind a number of the C ABI: 1 names the legacy default stream, as 0.
-pub fn stream_handle(stream: u64) -> StreamHandle {
-    StreamHandle(if stream == 1 { 0 } else { stream })
-}
-
-/// A lane's number for reports.
-pub fn lane_number(lane: LaneId) -> u32 {
-    u32::from(lane)
 }

@@ -1,0 +1,103 @@
+//! The C ABI: unpack, call, pack; no logic. `include/forebay.h` is generated from this room.
+//!
+//! Promises: no panic crosses (slow paths catch it and answer [`Status::Internal`]; the hot
+//! functions contain no code that panics); NULL where a pointer is needed is an error value; a
+//! result is written only as documented. Handles are numbers, never dereferenced, so a stale one is
+//! an error value too.
+
+pub mod alloc;
+pub mod host;
+pub mod info;
+pub mod pools;
+pub mod streams;
+
+use crate::error::{Error, Status};
+use std::ffi::{CStr, c_char, c_void};
+
+/// A pool of one device's memory. Opaque; use [`PoolT`].
+pub struct Pool {
+    _private: (),
+}
+
+/// A pool's handle. NULL names the default pool of the default device.
+pub type PoolT = *mut Pool;
+
+/// A stream of the pool's device: a cudaStream_t fits. NULL is the default stream.
+pub type StreamT = *mut c_void;
+
+/// The ABI's version: structures and meanings of this header.
+pub const ABI_VERSION: u32 = 1;
+
+/// The version of the ABI that the loaded library speaks. Compare it with the version the
+/// program was built for: they must be equal until 1.0. Never fails.
+#[unsafe(no_mangle)]
+pub extern "C" fn forebay_abi_version() -> u32 {
+    ABI_VERSION
+}
+
+/// The library's version as text, e.g. "0.1.0". Static; never fails.
+#[unsafe(no_mangle)]
+pub extern "C" fn forebay_version() -> *const c_char {
+    const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");
+    VERSION.as_ptr().cast()
+}
+
+/// The name of a status, e.g. "FOREBAY_ERROR_OUT_OF_MEMORY"; "FOREBAY_ERROR_UNKNOWN" for a number
+/// that is none. Static; never fails.
+#[unsafe(no_mangle)]
+pub extern "C" fn forebay_status_name(status: i32) -> *const c_char {
+    macro_rules! names {
+        ($($status:ident => $name:literal),* $(,)?) => {
+            match Status::from_code(status) {
+                $(Some(Status::$status) => $name,)*
+                None => c"FOREBAY_ERROR_UNKNOWN",
+            }
+        };
+    }
+    let name: &'static CStr = names! {
+        Ok => c"FOREBAY_OK",
+        InvalidArgument => c"FOREBAY_ERROR_INVALID_ARGUMENT",
+        OutOfMemory => c"FOREBAY_ERROR_OUT_OF_MEMORY",
+        NotOwned => c"FOREBAY_ERROR_NOT_OWNED",
+        DoubleFree => c"FOREBAY_ERROR_DOUBLE_FREE",
+        InteriorPointer => c"FOREBAY_ERROR_INTERIOR_POINTER",
+        Forked => c"FOREBAY_ERROR_FORKED",
+        ShutDown => c"FOREBAY_ERROR_SHUT_DOWN",
+        InvalidPool => c"FOREBAY_ERROR_INVALID_POOL",
+        NoDriver => c"FOREBAY_ERROR_NO_DRIVER",
+        Driver => c"FOREBAY_ERROR_DRIVER",
+        Config => c"FOREBAY_ERROR_CONFIG",
+        Internal => c"FOREBAY_ERROR_INTERNAL",
+        InvalidStream => c"FOREBAY_ERROR_INVALID_STREAM",
+        Unsupported => c"FOREBAY_ERROR_UNSUPPORTED",
+        Busy => c"FOREBAY_ERROR_BUSY",
+        MappingLimit => c"FOREBAY_ERROR_MAPPING_LIMIT",
+        StalePointer => c"FOREBAY_ERROR_STALE_POINTER",
+    };
+    name.as_ptr()
+}
+
+/// The sentence behind this thread's last error: what was wrong and what to do. Empty before
+/// the first. Valid until the thread's next failing call. Never fails.
+#[unsafe(no_mangle)]
+pub extern "C" fn forebay_last_error() -> *const c_char {
+    crate::error::with_last(CStr::as_ptr)
+}
+
+/// The error for a NULL where `what` is needed.
+fn null(what: &str) -> Error {
+    Error::new(Status::InvalidArgument, format!("the pointer for {what} is NULL"))
+}
+
+/// Writes through a C pointer, or says that it is NULL.
+///
+/// # Safety
+/// `to` is NULL or valid for the write.
+unsafe fn put<T>(to: *mut T, value: T, what: &str) -> crate::error::Result<()> {
+    if to.is_null() {
+        return Err(null(what));
+    }
+    // SAFETY: not null, and valid as the C caller promised.
+    unsafe { to.write(value) };
+    Ok(())
+}

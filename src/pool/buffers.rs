@@ -1,0 +1,148 @@
+//! Buffers of one size, all allocated at the start: acquire and release never reach the pool.
+//!
+//! Owns the sets of the process by number, and in each set which buffers are in, with the
+//! stream that released each. A buffer that another stream released is handed over behind an event
+//! of that stream. Cost: a mutex and a scan of the free buffers.
+
+use super::{Pool, control, core::unknown_stream};
+use crate::driver::{Scope, StreamHandle};
+use crate::error::{Error, Result, Status};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// One set.
+struct Set {
+    pool: Pool,
+    bytes: usize,
+    /// Buffers that are in, with the stream that released them (`None`: never used).
+    free: Vec<(usize, Option<u64>)>,
+    out: Vec<usize>,
+}
+
+static SETS: Mutex<Option<HashMap<u64, Arc<Mutex<Set>>>>> = Mutex::new(None);
+
+/// The most buffers in a set.
+const COUNT_MAX: usize = 1 << 20;
+
+/// Makes a set. Answers its number, which is never 0.
+pub fn create(pool: u64, bytes: usize, count: usize) -> Result<u64> {
+    static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
+    if bytes == 0 || count == 0 || count > COUNT_MAX {
+        return Err(Error::new(
+            Status::InvalidArgument,
+            format!("{count} buffers of {bytes} bytes: both are at least 1, at most {COUNT_MAX}"),
+        ));
+    }
+    let pool = Pool::from_handle(pool)?;
+    let mut set = Set { pool, bytes, free: Vec::with_capacity(count), out: Vec::new() };
+    for _ in 0..count {
+        match set.pool.alloc(bytes, 0) {
+            Ok(address) => set.free.push((address, None)),
+            Err(error) => {
+                set.give_all()?;
+                return Err(error);
+            }
+        }
+    }
+    let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed) << 4;
+    let mut sets = SETS.lock().unwrap_or_else(PoisonError::into_inner);
+    sets.get_or_insert_default().insert(number, Arc::new(Mutex::new(set)));
+    Ok(number)
+}
+
+fn set(number: u64) -> Result<Arc<Mutex<Set>>> {
+    super::registry::check_world()?;
+    let sets = SETS.lock().unwrap_or_else(PoisonError::into_inner);
+    sets.as_ref().and_then(|s| s.get(&number)).cloned().ok_or_else(|| {
+        Error::new(Status::InvalidArgument, "this handle names no buffer set: never made, or ended")
+    })
+}
+
+/// Takes a buffer for `stream`.
+pub fn acquire(number: u64, stream: u64) -> Result<usize> {
+    let set = set(number)?;
+    let mut set = set.lock().unwrap_or_else(PoisonError::into_inner);
+    let driver = set.pool.driver()?;
+    if driver.stream_check(StreamHandle(stream)).is_err() {
+        return Err(unknown_stream(stream));
+    }
+    let near = |&(_, by): &(usize, Option<u64>)| by.is_none() || by == Some(stream);
+    let index = set.free.iter().rposition(near).or(set.free.len().checked_sub(1));
+    let Some(index) = index else {
+        return Err(Error::new(
+            Status::OutOfMemory,
+            format!("all {} buffers of {} bytes are out", set.out.len(), set.bytes),
+        ));
+    };
+    let (address, by) = set.free[index];
+    // A fresh buffer comes from the pool in the default stream's order.
+    let by = by.unwrap_or(0);
+    if by != stream {
+        order(&*driver, by, stream)?;
+    }
+    set.free.swap_remove(index);
+    set.out.push(address);
+    Ok(address)
+}
+
+/// Makes later work of `to` wait for what `from` has queued. A stream that is gone has
+/// nothing left to wait for that its retirement did not order.
+fn order(driver: &dyn crate::driver::Driver, from: u64, to: u64) -> Result<()> {
+    if driver.stream_check(StreamHandle(from)).is_err() {
+        return Ok(());
+    }
+    let event = driver.event_create().map_err(control::driver_error)?;
+    let ordered = driver
+        .event_record(event, Scope::Stream(StreamHandle(from)))
+        .and_then(|()| driver.stream_wait(StreamHandle(to), event));
+    let destroyed = driver.event_destroy(event);
+    ordered.and(destroyed).map_err(control::driver_error)
+}
+
+/// Puts a buffer back, in `stream`'s order.
+pub fn release(number: u64, address: usize, stream: u64) -> Result<()> {
+    let set = set(number)?;
+    let mut set = set.lock().unwrap_or_else(PoisonError::into_inner);
+    if set.pool.driver()?.stream_check(StreamHandle(stream)).is_err() {
+        return Err(unknown_stream(stream));
+    }
+    let Some(index) = set.out.iter().position(|&a| a == address) else {
+        let inside = set.free.iter().any(|&(a, _)| a == address);
+        let status = if inside { Status::DoubleFree } else { Status::NotOwned };
+        return Err(Error::new(status, format!("{address:#x} is not a buffer that is out")));
+    };
+    set.out.swap_remove(index);
+    set.free.push((address, Some(stream)));
+    Ok(())
+}
+
+/// Ends a set whose buffers are all in.
+pub fn destroy(number: u64) -> Result<()> {
+    let found = set(number)?;
+    let mut set = found.lock().unwrap_or_else(PoisonError::into_inner);
+    if !set.out.is_empty() {
+        return Err(Error::new(Status::Busy, format!("{} buffers are out", set.out.len())));
+    }
+    set.give_all()?;
+    let mut sets = SETS.lock().unwrap_or_else(PoisonError::into_inner);
+    sets.get_or_insert_default().remove(&number);
+    Ok(())
+}
+
+impl Set {
+    fn give_all(&mut self) -> Result<()> {
+        while let Some(&(address, by)) = self.free.last() {
+            let stream = by.unwrap_or(0);
+            let freed = self.pool.dealloc(address, stream);
+            match freed {
+                // The stream is gone: freed behind all work of the device.
+                Err(e) if e.status() == Status::InvalidStream => {
+                    self.pool.dealloc(address, super::hot::SYNC_STREAM)?;
+                }
+                other => other?,
+            }
+            self.free.pop();
+        }
+        Ok(())
+    }
+}
