@@ -260,3 +260,24 @@ fn pinned_memory_is_locked_or_counted_as_not_locked() {
     assert_eq!(driver.census().locked_bytes, 0);
     assert!(!is_locked(base));
 }
+
+#[test]
+fn a_range_with_a_gap_is_not_unmapped() {
+    let driver = device();
+    let base = driver.reserve(4 * GRANULE).expect("address space");
+    let short = driver.create(GRANULE).expect("memory");
+    let long = driver.create(2 * GRANULE).expect("memory");
+    driver.map(base, GRANULE, short).expect("free");
+    driver
+        .map(base + 2 * GRANULE, 2 * GRANULE, long)
+        .expect("free");
+    let before = driver.census();
+    // As long as both mappings together, which lie apart.
+    assert_eq!(code(driver.unmap(base, 3 * GRANULE)), Code::InvalidValue);
+    assert_eq!(code(driver.unmap(base, 4 * GRANULE)), Code::InvalidValue);
+    assert_eq!(
+        code(driver.set_access(base, 3 * GRANULE)),
+        Code::InvalidValue
+    );
+    assert_eq!(driver.census(), before);
+}
