@@ -140,3 +140,27 @@ fn map_to_the_limit(limit: usize, extra: usize) -> bool {
     }
     false
 }
+
+#[test]
+fn memory_that_cannot_be_locked_is_used_all_the_same() {
+    assert!(holds_in_a_child(|| {
+        let none = libc::rlimit {
+            rlim_cur: 0,
+            rlim_max: 0,
+        };
+        // SAFETY: `none` is a live local; the child is alone and gives rights up only.
+        let limited = unsafe {
+            let limited = libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const none) == 0;
+            // The superuser may lock beyond any limit.
+            limited && (libc::geteuid() != 0 || libc::setuid(65534) == 0)
+        };
+        let options = HostOptions {
+            pinned: true,
+            ..HostOptions::default()
+        };
+        let driver = HostDriver::new(options).expect("a device");
+        let (base, _pages) = mapped(&driver, 2);
+        write(base, 4);
+        limited && read(base) == 4 && driver.census().locked_bytes == 0
+    }));
+}

@@ -97,96 +97,67 @@ fn released_pages_give_their_memory_back() {
 
 #[test]
 fn wrong_use_of_memory_is_refused_and_changes_nothing() {
+    const G: usize = GRANULE;
+    let (invalid, handle, space) = (
+        Code::InvalidValue,
+        Code::InvalidHandle,
+        Code::NoAddressSpace,
+    );
     let driver = device();
-    let (base, pages) = mapped(&driver, 2);
-    let spare = driver.create(GRANULE).expect("memory");
-    let long = driver.create(2 * GRANULE).expect("memory");
-    let room = driver.reserve(2 * GRANULE).expect("address space");
+    let (base, _pages) = mapped(&driver, 2);
+    let spare = driver.create(G).expect("memory");
+    let long = driver.create(2 * G).expect("memory");
+    let room = driver.reserve(2 * G).expect("address space");
+    let (none, wild) = (PageHandle(0), PageHandle(99));
     write(base, 77);
     let before = driver.census();
-    let invalid = Code::InvalidValue;
-    assert_eq!(code(driver.reserve(0)), invalid);
-    assert_eq!(code(driver.reserve(GRANULE + 1)), invalid);
-    assert_eq!(code(driver.reserve(1 << 62)), Code::NoAddressSpace);
-    assert_eq!(
-        code(driver.reserve(usize::MAX - GRANULE + 1)),
-        Code::NoAddressSpace
-    );
-    assert_eq!(code(driver.create(0)), invalid);
-    assert_eq!(code(driver.create(4096)), invalid);
-    assert_eq!(
-        code(driver.map(base, GRANULE, spare)),
-        invalid,
-        "already mapped"
-    );
-    assert_eq!(
-        code(driver.map(room + GRANULE, 2 * GRANULE, long)),
-        invalid,
-        "past the end"
-    );
-    assert_eq!(
-        code(driver.map(room - GRANULE, GRANULE, spare)),
-        invalid,
-        "not reserved"
-    );
-    assert_eq!(
-        code(driver.map(room + 4096, GRANULE, spare)),
-        invalid,
-        "not aligned"
-    );
-    assert_eq!(
-        code(driver.map(room, GRANULE, long)),
-        invalid,
-        "part of a page"
-    );
-    assert_eq!(
-        code(driver.map(room, GRANULE, PageHandle(0))),
-        Code::InvalidHandle
-    );
-    assert_eq!(
-        code(driver.map(room, GRANULE, PageHandle(99))),
-        Code::InvalidHandle
-    );
-    assert_eq!(code(driver.unmap(room, GRANULE)), invalid, "nothing there");
-    assert_eq!(
-        code(driver.unmap(base + GRANULE, 2 * GRANULE)),
-        invalid,
-        "past the mapping"
-    );
-    assert_eq!(code(driver.unmap(base, usize::MAX - GRANULE + 1)), invalid);
-    assert_eq!(
-        code(driver.set_access(room, GRANULE)),
-        invalid,
-        "nothing there"
-    );
-    assert_eq!(code(driver.unreserve(base, 2 * GRANULE)), invalid, "mapped");
-    assert_eq!(code(driver.unreserve(room, GRANULE)), invalid, "half of it");
-    assert_eq!(
-        code(driver.unreserve(room + GRANULE, GRANULE)),
-        invalid,
-        "half of it"
-    );
-    assert_eq!(code(driver.release(PageHandle(99))), Code::InvalidHandle);
-    assert_eq!(code(driver.free_plain(base)), invalid);
-    assert_eq!(code(driver.alloc_plain(0)), invalid);
-    driver
-        .map(room, 2 * GRANULE, long)
-        .expect("free and reserved");
-    assert_eq!(code(driver.unmap(room, GRANULE)), invalid, "half a mapping");
-    assert_eq!(
-        code(driver.map(room + GRANULE, GRANULE, spare)),
-        invalid,
-        "overlaps"
-    );
-    driver.unmap(room, 2 * GRANULE).expect("the whole mapping");
-    assert_eq!(driver.census(), before);
+    let refused = |what: &str, result: DriverResult<()>, expected: Code| {
+        assert_eq!(code(result), expected, "{what}");
+        assert_eq!(driver.census(), before, "{what}");
+    };
+    refused("nothing", driver.reserve(0).map(drop), invalid);
+    refused("odd", driver.reserve(G + 1).map(drop), invalid);
+    refused("huge", driver.reserve(1 << 62).map(drop), space);
+    refused("whole", driver.reserve(usize::MAX - G + 1).map(drop), space);
+    refused("nothing", driver.create(0).map(drop), invalid);
+    refused("odd", driver.create(4096).map(drop), invalid);
+    refused("nothing", driver.alloc_plain(0).map(drop), invalid);
+    refused("not plain", driver.free_plain(base), invalid);
+    refused("already mapped", driver.map(base, G, spare), invalid);
+    refused("past the end", driver.map(room + G, 2 * G, long), invalid);
+    refused("not reserved", driver.map(room - G, G, spare), invalid);
+    refused("not aligned", driver.map(room + 4096, G, spare), invalid);
+    refused("part of a page", driver.map(room, G, long), invalid);
+    refused("no page", driver.map(room, G, none), handle);
+    refused("no page", driver.map(room, G, wild), handle);
+    refused("no page", driver.release(wild), handle);
+    refused("not mapped", driver.unmap(room, G), invalid);
+    refused("past the mapping", driver.unmap(base + G, 2 * G), invalid);
+    refused("no end", driver.unmap(base, usize::MAX - G + 1), invalid);
+    refused("not mapped", driver.set_access(room, G), invalid);
+    refused("mapped", driver.unreserve(base, 2 * G), invalid);
+    refused("first half", driver.unreserve(room, G), invalid);
+    refused("second half", driver.unreserve(room + G, G), invalid);
     assert_eq!(read(base), 77);
-    driver.release(pages[0]).expect("ours");
-    assert_eq!(
-        code(driver.map(room, GRANULE, pages[0])),
-        Code::InvalidHandle,
-        "released"
-    );
+}
+
+#[test]
+fn a_mapping_is_not_cut_nor_covered_and_a_released_page_not_mapped() {
+    let driver = device();
+    let room = driver.reserve(2 * GRANULE).expect("address space");
+    let spare = driver.create(GRANULE).expect("memory");
+    let long = driver.create(2 * GRANULE).expect("memory");
+    driver.map(room, 2 * GRANULE, long).expect("free");
+    assert_eq!(code(driver.unmap(room, GRANULE)), Code::InvalidValue);
+    let second = room + GRANULE;
+    assert_eq!(code(driver.unmap(second, GRANULE)), Code::InvalidValue);
+    let over = driver.map(second, GRANULE, spare);
+    assert_eq!(code(over), Code::InvalidValue);
+    driver.unmap(room, 2 * GRANULE).expect("the whole mapping");
+    driver.map(second, GRANULE, spare).expect("free now");
+    driver.release(spare).expect("ours");
+    let again = driver.map(room, GRANULE, spare);
+    assert_eq!(code(again), Code::InvalidHandle);
 }
 
 #[test]
@@ -259,4 +230,25 @@ fn pinned_memory_is_locked_or_counted_as_not_locked() {
     driver.unmap(base, GRANULE).expect("mapped");
     assert_eq!(driver.census().locked_bytes, 0);
     assert!(!is_locked(base));
+}
+
+#[test]
+fn a_range_with_a_gap_is_not_unmapped() {
+    let driver = device();
+    let base = driver.reserve(4 * GRANULE).expect("address space");
+    let short = driver.create(GRANULE).expect("memory");
+    let long = driver.create(2 * GRANULE).expect("memory");
+    driver.map(base, GRANULE, short).expect("free");
+    driver
+        .map(base + 2 * GRANULE, 2 * GRANULE, long)
+        .expect("free");
+    let before = driver.census();
+    // As long as both mappings together, which lie apart.
+    assert_eq!(code(driver.unmap(base, 3 * GRANULE)), Code::InvalidValue);
+    assert_eq!(code(driver.unmap(base, 4 * GRANULE)), Code::InvalidValue);
+    assert_eq!(
+        code(driver.set_access(base, 3 * GRANULE)),
+        Code::InvalidValue
+    );
+    assert_eq!(driver.census(), before);
 }
