@@ -1,0 +1,129 @@
+//! `cargo xtask test`: all tests in groups, with a summary.
+//!
+//! Owns the groups, their time budgets, and the closing line. A group over its budget is a
+//! printed warning, never a failure: machines differ. What cannot run here is
+//! printed as skipped by name and not counted as passed. All run on the host backend.
+
+mod c;
+mod cargo;
+mod library;
+
+use crate::Outcome;
+use crate::args::Args;
+use crate::report::Tally;
+use std::time::Instant;
+
+/// The command's form.
+pub const USAGE: &str = "test [unit|rust|model|c|cli] [--full]";
+
+/// What the groups are told.
+#[derive(Clone, Copy)]
+pub struct Options {
+    /// Also run what takes long: the tests marked ignored.
+    pub full: bool,
+}
+
+struct Group {
+    name: &'static str,
+    /// Seconds that the group should take at most, on two cores with nothing built yet.
+    budget: u64,
+    run: fn(Options) -> Tally,
+}
+
+const GROUPS: &[Group] = &[
+    Group {
+        name: "unit",
+        budget: 240,
+        run: cargo::unit,
+    },
+    Group {
+        name: "rust",
+        budget: 600,
+        run: cargo::integration,
+    },
+    Group {
+        name: "model",
+        budget: 300,
+        run: cargo::model,
+    },
+    Group {
+        name: "c",
+        budget: 420,
+        run: c::run,
+    },
+    Group {
+        name: "cli",
+        budget: 180,
+        run: cargo::cli,
+    },
+];
+
+/// Runs one group or all; an error when anything failed.
+pub fn run(mut args: Args) -> Outcome<()> {
+    let options = Options {
+        full: args.flag("--full"),
+    };
+    let wanted = args.rest()?;
+    if let Some(unknown) = wanted.iter().find(|w| !GROUPS.iter().any(|g| g.name == *w)) {
+        return Err(format!("no test group {unknown:?}: {USAGE}"));
+    }
+    let mut results = Vec::new();
+    for group in GROUPS
+        .iter()
+        .filter(|g| wanted.is_empty() || wanted.iter().any(|w| w == g.name))
+    {
+        println!("\n== {} (budget {} s)", group.name, group.budget);
+        let start = Instant::now();
+        let tally = (group.run)(options);
+        let seconds = start.elapsed().as_secs_f64();
+        println!("{}: {seconds:.1} s of {} s", group.name, group.budget);
+        if seconds > group.budget as f64 {
+            println!("warning: {} took longer than its budget", group.name);
+        }
+        results.push((group.name, tally, seconds));
+    }
+    println!("\n{}", summary(&results));
+    let mut all = Tally::default();
+    for (_, tally, _) in &results {
+        all += *tally;
+    }
+    all.close("tests")
+}
+
+fn summary(results: &[(&str, Tally, f64)]) -> String {
+    let mut text = format!(
+        "{:8} {:>8} {:>8} {:>8} {:>9}\n",
+        "group", "passed", "failed", "skipped", "seconds"
+    );
+    for (name, t, seconds) in results {
+        let line = format!(
+            "{name:8} {:>8} {:>8} {:>8} {seconds:>9.1}\n",
+            t.passed, t.failed, t.skipped
+        );
+        text.push_str(&line);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_summary_has_a_line_for_each_group() {
+        let tally = Tally {
+            passed: 3,
+            failed: 1,
+            skipped: 2,
+        };
+        let text = summary(&[("unit", tally, 1.25), ("c", Tally::default(), 0.0)]);
+        let words: Vec<&str> = text
+            .lines()
+            .nth(1)
+            .unwrap_or("")
+            .split_whitespace()
+            .collect();
+        assert_eq!(words, ["unit", "3", "1", "2", "1.2"]);
+        assert_eq!(text.lines().count(), 3);
+    }
+}

@@ -1,0 +1,110 @@
+//! Unsafe code: only in files that are named here, each with the reason.
+//!
+//! Owns the list. Clippy checks that each block has its `SAFETY` comment; this check keeps the
+//! blocks where a reader expects them. Tests, benches and examples call C functions
+//! and are not held to the list.
+
+use super::{Source, Violation, is_product, lex};
+use proc_macro2::{TokenStream, TokenTree};
+use std::path::Path;
+
+/// A file, or a folder (ending in `/`), and why it needs unsafe code.
+const ALLOWED: &[(&str, &str)] = &[
+    (
+        "src/driver/host/",
+        "system calls: memfd, mmap, mprotect, copies between raw addresses",
+    ),
+    ("src/abi/", "raw pointers from C"),
+    ("src/base/sync.rs", "cells shared between threads"),
+    ("src/base/raw.rs", "metadata arrays in mapped memory"),
+    ("src/base/tls.rs", "the thread's own pointer"),
+    (
+        "src/pool/cache.rs",
+        "a thread's magazines, reached through its own pointer",
+    ),
+    (
+        "src/pool/hot.rs",
+        "the hot path: magazines and live marks without a lock",
+    ),
+    (
+        "src/telemetry/log.rs",
+        "the owner's log callback, a C function pointer",
+    ),
+];
+
+/// Finds unsafe code outside the list, and lines of the list that nothing needs.
+pub fn check(files: &[Source]) -> Vec<Violation> {
+    let mut found = Vec::new();
+    let mut needed = vec![false; ALLOWED.len()];
+    for file in files.iter().filter(|f| is_product(&f.path)) {
+        let Some(tokens) = lex(file, &mut found) else {
+            continue;
+        };
+        let Some(line) = first_unsafe(tokens) else {
+            continue;
+        };
+        match ALLOWED
+            .iter()
+            .position(|(name, _)| covers(name, &file.path))
+        {
+            Some(i) => needed[i] = true,
+            None => {
+                let message = format!("unsafe code in a file that {} does not name", file!());
+                found.push(Violation::new(&file.path, line, message));
+            }
+        }
+    }
+    for ((name, _), _) in ALLOWED.iter().zip(&needed).filter(|(_, needed)| !**needed) {
+        let message = format!("{name} holds no unsafe code: take it off the list");
+        found.push(Violation::new(Path::new(file!()), 0, message));
+    }
+    found
+}
+
+fn covers(name: &str, path: &Path) -> bool {
+    match name.strip_suffix('/') {
+        Some(dir) => path.starts_with(dir),
+        None => path == Path::new(name),
+    }
+}
+
+/// The first line with the keyword, also inside macros.
+fn first_unsafe(tokens: TokenStream) -> Option<usize> {
+    tokens.into_iter().find_map(|token| match token {
+        TokenTree::Ident(word) if word == "unsafe" => Some(word.span().start().line),
+        TokenTree::Group(inside) => first_unsafe(inside.stream()),
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sample;
+    use super::*;
+
+    fn lines_in(path: &str, text: &str) -> Vec<usize> {
+        let found = check(&[sample(path, text)]);
+        found
+            .iter()
+            .filter(|v| v.file == Path::new(path))
+            .map(|v| v.line)
+            .collect()
+    }
+
+    #[test]
+    fn unsafe_code_outside_the_list_is_found() {
+        let text = "//! unsafe in words\nfn f() {\n    unsafe { g() }\n}\n";
+        assert_eq!(lines_in("src/heap/holes.rs", text), [3]);
+        assert_eq!(lines_in("src/heap/holes.rs", "m! { unsafe }"), [1]);
+        assert_eq!(lines_in("src/driver/host/mod.rs", text), [0usize; 0]);
+        assert_eq!(lines_in("tests/abi.rs", text), [0usize; 0]);
+        assert_eq!(lines_in("src/heap/holes.rs", "// unsafe\n"), [0usize; 0]);
+    }
+
+    #[test]
+    fn a_name_that_needs_no_unsafe_code_is_found() {
+        let found = check(&[sample("src/base/tls.rs", "unsafe fn f() {}")]);
+        assert_eq!(found.len(), ALLOWED.len() - 1);
+        assert!(found.iter().all(|v| !v.message.contains("src/base/tls.rs")));
+    }
+}
