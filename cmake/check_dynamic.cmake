@@ -1,0 +1,28 @@
+# Reads a shared library's dynamic section (LIBRARY, READELF): the SONAME, the nodelete flag,
+# no run path, and nothing needed beyond the C library and gcc's unwinder.
+cmake_minimum_required(VERSION 3.20)
+
+execute_process(COMMAND "${READELF}" -d "${LIBRARY}"
+                OUTPUT_VARIABLE text RESULT_VARIABLE code)
+if(NOT code EQUAL 0)
+  message(FATAL_ERROR "${READELF} cannot read ${LIBRARY}")
+endif()
+if(NOT text MATCHES "\\(SONAME\\)[^\n]*\\[libforebay\\.so\\.0\\]")
+  message(FATAL_ERROR "${LIBRARY}: the SONAME is not libforebay.so.0\n${text}")
+endif()
+if(NOT text MATCHES "NODELETE")
+  message(FATAL_ERROR "${LIBRARY}: not linked with -z nodelete\n${text}")
+endif()
+if(text MATCHES "\\((RPATH|RUNPATH)\\)")
+  message(FATAL_ERROR "${LIBRARY}: has a run path\n${text}")
+endif()
+string(REGEX MATCHALL "\\(NEEDED\\)[^\n]*" rows "${text}")
+foreach(row IN LISTS rows)
+  string(REGEX REPLACE ".*\\[(.*)$" "\\1" name "${row}")
+  string(REGEX REPLACE "\\].*$" "" name "${name}")
+  if(NOT name MATCHES "^(libc|libgcc_s|libm|libdl|librt|libutil|libpthread|ld-linux[a-z0-9_-]*)\\.so")
+    message(FATAL_ERROR "${LIBRARY}: needs ${name}")
+  endif()
+  list(APPEND needed "${name}")
+endforeach()
+message(STATUS "${LIBRARY}: needs ${needed}")
