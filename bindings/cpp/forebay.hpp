@@ -37,10 +37,9 @@ inline constexpr std::size_t max_alignment = std::size_t{2} << 20;
 
 /// What every exception of Forebay's is, beside its standard type: a status and its sentence.
 ///
-/// Not itself a `std::exception`: an out-of-memory error must be both this and a
-/// `std::bad_alloc`, and with two `std::exception` bases `catch (std::exception &)` would
-/// miss it. Thrown are `failure` (a `std::runtime_error`) and `out_of_memory` (a
-/// `std::bad_alloc`); `catch (const forebay::error &)` takes both.
+/// Thrown are `failure` (a `std::runtime_error`) and `out_of_memory` (a `std::bad_alloc`). This
+/// is not a `std::exception` itself: with two such bases `catch (std::exception &)` would miss
+/// the second one.
 class error {
  public:
   virtual ~error() = default;
@@ -291,7 +290,7 @@ class pool {
     auto call = [](void *ctx, void *address, std::size_t bytes) noexcept {
       try {
         (*static_cast<unmap_function *>(ctx))(address, bytes);
-      } catch (...) {  // the pages go all the same: there is no one to tell
+      } catch (...) {  // the pages go all the same
       }
     };
     check(next ? forebay_set_on_unmap(handle_, call, next.get())
