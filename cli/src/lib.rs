@@ -1,0 +1,8 @@
+//! The parts of the `forebay` command that benches, tests and fuzz targets use too.
+//!
+//! Owns the trace reader ([`trace`]), the replay ([`replay`], over [`target::Target`]), the
+//! comparators ([`baseline`]) and the command's own pieces. Promises that reading a trace
+//! never panics and that figures mean the same for every target. Must not hold pool
+//! logic: whatever the pool does, it does behind [`target_forebay`].
+
+pub mod trace;
