@@ -3,6 +3,11 @@
 //! Owns the trace reader ([`trace`]), the replay ([`replay`], over [`target::Target`]), the
 //! comparators ([`baseline`]) and the command's own pieces. Promises that reading a trace
 //! never panics and that figures mean the same for every target. Must not hold pool
-//! logic: whatever the pool does, it does behind [`target_forebay`].
+//! logic: whatever the pool does, it does behind the target.
 
+pub mod baseline;
+pub mod cpu_time;
+pub mod progress;
+pub mod replay;
+pub mod target;
 pub mod trace;

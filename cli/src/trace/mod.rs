@@ -50,13 +50,21 @@ impl Event {
 
     /// The free of the block under `id`.
     pub fn free(id: u32, stream: u32) -> Event {
-        Event { bytes: 0, id, stream }
+        Event {
+            bytes: 0,
+            id,
+            stream,
+        }
     }
 
     /// What the event does.
     #[inline]
     pub fn kind(self) -> Kind {
-        if self.bytes == 0 { Kind::Free } else { Kind::Alloc(self.bytes) }
+        if self.bytes == 0 {
+            Kind::Free
+        } else {
+            Kind::Alloc(self.bytes)
+        }
     }
 
     /// The block's dense number: below [`Trace::ids`], given again after its free.
@@ -125,7 +133,10 @@ pub(crate) struct Complaint {
 
 impl Complaint {
     fn new(expected: impl Into<String>, found: impl Into<String>) -> Complaint {
-        Complaint { expected: expected.into(), found: found.into() }
+        Complaint {
+            expected: expected.into(),
+            found: found.into(),
+        }
     }
 
     /// A complaint that quotes the text it found, shortened to 60 characters.
@@ -138,7 +149,12 @@ impl Complaint {
     }
 
     fn at(self, name: &str, line: u64) -> TraceError {
-        TraceError { name: name.to_string(), line, expected: self.expected, found: self.found }
+        TraceError {
+            name: name.to_string(),
+            line,
+            expected: self.expected,
+            found: self.found,
+        }
     }
 }
 
@@ -147,9 +163,7 @@ pub fn parse_file(path: &Path) -> Result<Trace, TraceError> {
     let name = path.display().to_string();
     match std::fs::File::open(path) {
         Ok(file) => parse_reader(&name, file),
-        Err(error) => {
-            Err(Complaint::new("a readable file", format!("\"{error}\"")).at(&name, 0))
-        }
+        Err(error) => Err(Complaint::new("a readable file", format!("\"{error}\"")).at(&name, 0)),
     }
 }
 
@@ -209,7 +223,10 @@ fn six_fields<'a>(line: &'a str, columns: &str) -> Result<[&'a str; 6], Complain
         return Ok(fields);
     }
     let expected = format!("six fields ({columns})");
-    Err(Complaint { found: format!("{count} in {}", Complaint::quoting("", line).found), expected })
+    Err(Complaint {
+        found: format!("{count} in {}", Complaint::quoting("", line).found),
+        expected,
+    })
 }
 
 /// A decimal number, without sign or spaces.
@@ -217,6 +234,9 @@ fn decimal(text: &str, what: &str) -> Result<u64, Complaint> {
     let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     match text.parse() {
         Ok(value) if digits => Ok(value),
-        _ => Err(Complaint::quoting(format!("{what}, a decimal number"), text)),
+        _ => Err(Complaint::quoting(
+            format!("{what}, a decimal number"),
+            text,
+        )),
     }
 }
