@@ -5,9 +5,13 @@
 //! never panics and that figures mean the same for every target. Must not hold pool
 //! logic: whatever the pool does, it does behind the target.
 
+pub mod args;
 pub mod baseline;
+pub mod commands;
 pub mod cpu_time;
+pub mod device;
 pub mod progress;
 pub mod replay;
 pub mod target;
+pub mod target_forebay;
 pub mod trace;

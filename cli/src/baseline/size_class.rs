@@ -1,10 +1,11 @@
 //! A cache that keeps every block for its size class for ever: the simple caching pool.
 //!
-//! Eight classes a doubling up to 1 MiB, at least 256 bytes apart, their blocks cut from
-//! segments of 2 MiB that belong to one class; larger requests are rounded up to 2 MiB, each
-//! length a class of its own. Nothing goes back to the device. Owns pure accounts over an
-//! invented address space: it has no memory, so [`Target::touch`] fails. Promises that a
-//! block comes from the class's free list, last in first out, before a driver call is made.
+//! Eight classes a doubling. Up to 1 MiB they are at least 256 bytes apart and their blocks are
+//! cut from segments of 2 MiB that belong to one class; above, they are at least 2 MiB apart
+//! and each block is memory of its own. (Were every multiple of 2 MiB a class, the cache
+//! would look up to half as large again.) Nothing goes back to the device. Owns pure accounts
+//! over an invented address space: it has no memory, so [`Target::touch`] fails. Promises that
+//! a block comes from the class's free list, last in first out, before a driver call is made.
 //! Must not share memory between classes: that is the point. Cost: O(1) an event.
 
 use std::collections::HashMap;
@@ -22,12 +23,10 @@ const STEP_MIN: u64 = 256;
 /// The class of a request: the length of the block it gets, in bytes.
 pub fn class_bytes(bytes: u64) -> u64 {
     let bytes = bytes.max(1);
-    if bytes > SMALL_MAX {
-        return bytes.next_multiple_of(SEGMENT);
-    }
+    let step_min = if bytes > SMALL_MAX { SEGMENT } else { STEP_MIN };
     // Between 2^k (exclusive) and 2^(k+1) the eight classes are 2^k / 8 apart.
     let below = (bytes.next_power_of_two() / 2).max(1);
-    bytes.next_multiple_of((below / 8).max(STEP_MIN))
+    bytes.next_multiple_of((below / 8).max(step_min))
 }
 
 /// A segment, or a large block's first 2 MiB.
@@ -167,6 +166,8 @@ mod tests {
             (MIB, MIB),
             (MIB + 1, 2 * MIB),
             (2 * MIB + 1, 4 * MIB),
+            (31 * MIB, 32 * MIB),
+            (32 * MIB + 1, 36 * MIB),
         ];
         for (bytes, class) in of {
             assert_eq!(class_bytes(bytes), class, "class of {bytes}");
