@@ -50,11 +50,16 @@ pub fn open(config: &Config, bytes: Option<u64>) -> Result<Arc<dyn Driver>, Targ
     }
 }
 
+/// A device that every allocator here plays a trace on: twice the peak of live bytes, rounded
+/// up to pages, and 1 GiB.
+pub fn ample_bytes(peak_live_bytes: u64) -> u64 {
+    (peak_live_bytes * 2).next_multiple_of(DEFAULT_GRANULARITY as u64) + (1 << 30)
+}
+
 /// The size of the device a trace is replayed on, unless one is given: the configured
-/// limit; else, on the host backend, twice the peak of live bytes, rounded up to pages, and
-/// 1 GiB; else `None`, the whole device.
+/// limit; else, on the host backend, [`ample_bytes`]; else `None`, the whole device.
 pub fn replay_bytes(config: &Config, peak_live_bytes: u64) -> Option<u64> {
-    let ample = (peak_live_bytes * 2).next_multiple_of(DEFAULT_GRANULARITY as u64) + (1 << 30);
+    let ample = ample_bytes(peak_live_bytes);
     match config.limit {
         Some(limit) => Some(limit.resolve(ample)),
         None => (config.backend == Backend::Host).then_some(ample),

@@ -48,8 +48,8 @@ pub fn run(args: &DemoArgs) -> Result<bool, Failure> {
     }
     let forebay = play(args, &trace, "forebay", &mut pool)?;
     drop(pool);
-    let ample = device::replay_bytes(&config, trace.peak_live_bytes);
-    let driver = device::open(&config, ample).map_err(|error| error.to_string())?;
+    let ample = device::ample_bytes(trace.peak_live_bytes);
+    let driver = device::open(&config, Some(ample)).map_err(|error| error.to_string())?;
     let direct = play(
         args,
         &trace,
