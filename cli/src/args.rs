@@ -1,0 +1,145 @@
+//! The command line.
+//!
+//! Owns names, help and the bounds of arguments; a value outside its bounds is refused with
+//! the accepted form. Must not read the environment or touch a device. Cost: none.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use forebay::config::Backend;
+use forebay::config::parse::Size;
+
+/// The forebay command.
+#[derive(Parser, Debug)]
+#[command(
+    name = "forebay",
+    version,
+    about = "Look into and try the Forebay memory pool"
+)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Say which device a pool would use here, with which limits, and why
+    Doctor(DoctorArgs),
+    /// Play recorded allocations through the pool and report what happened
+    Replay(ReplayArgs),
+    /// Play a real model's trace through the pool and beside two simpler allocators
+    Demo(DemoArgs),
+}
+
+/// A backend, as named on the command line.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum BackendName {
+    /// Host memory behind the same interface
+    Host,
+    /// The CUDA driver
+    Cuda,
+}
+
+impl From<BackendName> for Backend {
+    fn from(name: BackendName) -> Backend {
+        match name {
+            BackendName::Host => Backend::Host,
+            BackendName::Cuda => Backend::Cuda,
+        }
+    }
+}
+
+/// `forebay doctor`.
+#[derive(Args, Debug)]
+pub struct DoctorArgs {
+    /// Which backend to look at [default: what FOREBAY_BACKEND says]
+    #[arg(long, value_enum)]
+    pub backend: Option<BackendName>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `forebay replay`.
+#[derive(Args, Debug)]
+pub struct ReplayArgs {
+    /// Traces: alloc CSV or RMM's logging CSV, plain or gzipped
+    #[arg(required = true, value_name = "TRACE")]
+    pub traces: Vec<PathBuf>,
+    /// Which backend to use [default: what FOREBAY_BACKEND says]
+    #[arg(long, value_enum)]
+    pub backend: Option<BackendName>,
+    /// Size of the device [default: FOREBAY_LIMIT; else, on the host backend, twice the
+    /// trace's peak and 1 GiB more; else the whole device]
+    #[arg(long, value_name = "SIZE", value_parser = device_bytes)]
+    pub device_bytes: Option<u64>,
+    /// Threads; each plays the whole trace against one shared pool, on a device N times as big
+    #[arg(long, value_name = "N", default_value_t = 1,
+          value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub threads: u32,
+    /// Also find the smallest device on which the trace finishes, by bisection
+    #[arg(long)]
+    pub smallest_device: bool,
+    /// Write every block after its allocation (ns_per_event then covers the queueing of it)
+    #[arg(long)]
+    pub touch: bool,
+    /// Print one JSON object a trace, each on a line
+    #[arg(long)]
+    pub json: bool,
+    /// Show no progress (it is shown only on a terminal)
+    #[arg(long)]
+    pub no_progress: bool,
+    /// Events between two readings of the pool's figures
+    #[arg(long, value_name = "N", default_value_t = 256,
+          value_parser = clap::value_parser!(u32).range(1..))]
+    pub stats_every: u32,
+}
+
+/// `forebay demo`.
+#[derive(Args, Debug)]
+pub struct DemoArgs {
+    /// Another trace than the built-in one
+    #[arg(value_name = "TRACE")]
+    pub trace: Option<PathBuf>,
+    /// Which backend to use
+    #[arg(long, value_enum, default_value_t = BackendName::Host)]
+    pub backend: BackendName,
+    /// Show no progress (it is shown only on a terminal)
+    #[arg(long)]
+    pub no_progress: bool,
+}
+
+/// A device's size: the grammar of `FOREBAY_*` sizes, shares of a device left out.
+fn device_bytes(text: &str) -> Result<u64, String> {
+    match Size::parse(text) {
+        Some(Size::Bytes(0)) => Err("a device of 0 bytes holds nothing".to_string()),
+        Some(Size::Bytes(bytes)) => Ok(bytes),
+        Some(Size::Percent(_)) => {
+            Err("a share of a device says nothing here; accepted: 512M, 1.5GiB, 4096".to_string())
+        }
+        None => Err("accepted: bytes (4096), or K M G T, KiB MiB GiB TiB (512M, 1.5GiB)".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn device_sizes_follow_the_grammar_of_the_variables() {
+        assert_eq!(device_bytes("512M"), Ok(512 << 20));
+        assert_eq!(device_bytes("20GiB"), Ok(20 << 30));
+        assert_eq!(device_bytes("4096"), Ok(4096));
+        for bad in ["0", "80%", "12 apples", "-1", ""] {
+            assert!(device_bytes(bad).is_err(), "{bad}");
+        }
+    }
+}
