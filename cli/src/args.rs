@@ -11,11 +11,7 @@ use forebay::config::parse::Size;
 
 /// The forebay command.
 #[derive(Parser, Debug)]
-#[command(
-    name = "forebay",
-    version,
-    about = "Look into and try the Forebay memory pool"
-)]
+#[command(name = "forebay", version, about = "Look into and try the Forebay memory pool")]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]

@@ -27,14 +27,8 @@ impl Progress {
     /// Shows progress towards `total`, if `wanted` and standard error is a terminal.
     pub fn new(wanted: bool, label: &str, total: u64) -> Progress {
         let shown = wanted && std::io::stderr().is_terminal();
-        let fresh = || Shown {
-            label: label.to_string(),
-            total,
-            last: None,
-        };
-        Progress {
-            shown: shown.then(fresh),
-        }
+        let fresh = || Shown { label: label.to_string(), total, last: None };
+        Progress { shown: shown.then(fresh) }
     }
 
     /// Shows nothing.
@@ -58,11 +52,7 @@ impl Progress {
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        if self
-            .shown
-            .as_ref()
-            .is_some_and(|shown| shown.last.is_some())
-        {
+        if self.shown.as_ref().is_some_and(|shown| shown.last.is_some()) {
             let mut out = std::io::stderr().lock();
             let _ = write!(out, "\r\x1b[K").and_then(|()| out.flush());
         }
@@ -70,11 +60,7 @@ impl Drop for Progress {
 }
 
 fn bar(label: &str, done: u64, total: u64, note: &str) -> String {
-    let share = if total == 0 {
-        1.0
-    } else {
-        done as f64 / total as f64
-    };
+    let share = if total == 0 { 1.0 } else { done as f64 / total as f64 };
     let share = share.clamp(0.0, 1.0);
     let filled = (share * BAR as f64) as usize;
     let (full, rest) = ("#".repeat(filled), ".".repeat(BAR - filled));

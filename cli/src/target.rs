@@ -22,10 +22,7 @@ pub struct TargetError {
 impl TargetError {
     /// An error that is not about memory.
     pub fn other(text: impl Into<String>) -> TargetError {
-        TargetError {
-            oom: false,
-            text: text.into(),
-        }
+        TargetError { oom: false, text: text.into() }
     }
 }
 
@@ -60,10 +57,7 @@ impl Calls {
 
     /// Each kind with its calls, kinds never called left out.
     pub fn by_kind(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
-        Call::ALL
-            .iter()
-            .map(|&call| (call.name(), self.of(call)))
-            .filter(|&(_, count)| count != 0)
+        Call::ALL.iter().map(|&call| (call.name(), self.of(call))).filter(|&(_, count)| count != 0)
     }
 }
 

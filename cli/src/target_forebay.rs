@@ -29,9 +29,7 @@ impl ForebayTarget {
     ) -> Result<ForebayTarget, TargetError> {
         let driver = device::open(config, bytes)?;
         let name = &driver.device().name;
-        Err(TargetError::other(format!(
-            "this build has no pool for {streams} streams of {name}"
-        )))
+        Err(TargetError::other(format!("this build has no pool for {streams} streams of {name}")))
     }
 
     /// The device's size in bytes.

@@ -16,11 +16,7 @@ fn forebay(args: &[&str], vars: &[(&str, &str)]) -> Output {
             command.env_remove(name);
         }
     }
-    command
-        .envs(vars.iter().copied())
-        .args(args)
-        .output()
-        .expect("the command starts")
+    command.envs(vars.iter().copied()).args(args).output().expect("the command starts")
 }
 
 fn out(output: &Output) -> String {
@@ -62,14 +58,7 @@ fn replay_prints_one_object_and_nothing_else() {
 fn replay_finds_the_smallest_device() {
     let path = file("small.csv", SIX);
     let path = path.to_str().expect("UTF-8");
-    let args = [
-        "replay",
-        path,
-        "--backend",
-        "host",
-        "--smallest-device",
-        "--json",
-    ];
+    let args = ["replay", path, "--backend", "host", "--smallest-device", "--json"];
     let json: Value = serde_json::from_str(&out(&forebay(&args, &[]))).expect("JSON");
     let smallest = json["smallest_device_bytes"].as_u64().expect("a number");
     assert!(smallest >= 4_645_728, "{smallest}");
@@ -82,10 +71,7 @@ fn several_traces_give_a_line_each_and_a_bad_one_fails_alone() {
     let good = file("good.csv", SIX);
     let bad = file("bad.csv", "step,ev,id,bytes,stream,op\n0,f,3,,,\n");
     let (good, bad) = (good.to_str().expect("UTF-8"), bad.to_str().expect("UTF-8"));
-    let done = forebay(
-        &["replay", bad, good, good, "--backend", "host", "--json"],
-        &[],
-    );
+    let done = forebay(&["replay", bad, good, good, "--backend", "host", "--json"], &[]);
     assert_eq!(done.status.code(), Some(1));
     assert_eq!(out(&done).lines().count(), 2);
     let expected = "expected the free of a live block, found a free of id 3, which is not live";
@@ -96,16 +82,7 @@ fn several_traces_give_a_line_each_and_a_bad_one_fails_alone() {
 fn replay_with_threads_and_touch_plays_everything() {
     let path = file("threads.csv", SIX);
     let path = path.to_str().expect("UTF-8");
-    let args = [
-        "replay",
-        path,
-        "--backend",
-        "host",
-        "--threads",
-        "3",
-        "--touch",
-        "--json",
-    ];
+    let args = ["replay", path, "--backend", "host", "--threads", "3", "--touch", "--json"];
     let done = forebay(&args, &[]);
     assert_eq!(err(&done), "");
     let json: Value = serde_json::from_str(&out(&done)).expect("JSON");
@@ -117,16 +94,10 @@ fn replay_with_threads_and_touch_plays_everything() {
 fn a_device_too_small_is_an_error_that_names_the_event() {
     let path = file("oom.csv", SIX);
     let path = path.to_str().expect("UTF-8");
-    let done = forebay(
-        &["replay", path, "--backend", "host", "--device-bytes", "2M"],
-        &[],
-    );
+    let done = forebay(&["replay", path, "--backend", "host", "--device-bytes", "2M"], &[]);
     assert_eq!(done.status.code(), Some(1));
     let text = err(&done);
-    assert!(
-        text.starts_with(&format!("forebay: {path}: event 2 (allocate 3145728")),
-        "{text}"
-    );
+    assert!(text.starts_with(&format!("forebay: {path}: event 2 (allocate 3145728")), "{text}");
 }
 
 #[test]
@@ -136,36 +107,19 @@ fn host_memory_is_used_only_when_asked_for() {
     for vars in [&[][..], &[("FOREBAY_BACKEND", "cuda")]] {
         let done = forebay(&["replay", path], vars);
         assert_eq!(done.status.code(), Some(1));
-        assert!(
-            err(&done).contains("FOREBAY_BACKEND=host"),
-            "{}",
-            err(&done)
-        );
+        assert!(err(&done).contains("FOREBAY_BACKEND=host"), "{}", err(&done));
     }
-    assert!(
-        forebay(&["replay", path], &[("FOREBAY_BACKEND", "host")])
-            .status
-            .success()
-    );
+    assert!(forebay(&["replay", path], &[("FOREBAY_BACKEND", "host")]).status.success());
 }
 
 #[test]
 fn wrong_arguments_are_refused_with_the_accepted_form() {
     let cases = [
         (&["replay"][..], "<TRACE>"),
-        (
-            &["replay", "x", "--device-bytes", "12 apples"],
-            "(512M, 1.5GiB)",
-        ),
-        (
-            &["replay", "x", "--device-bytes", "80%"],
-            "a share of a device says nothing here",
-        ),
+        (&["replay", "x", "--device-bytes", "12 apples"], "(512M, 1.5GiB)"),
+        (&["replay", "x", "--device-bytes", "80%"], "a share of a device says nothing here"),
         (&["replay", "x", "--threads", "0"], "0 is not in 1..=256"),
-        (
-            &["replay", "x", "--backend", "rocm"],
-            "[possible values: host, cuda]",
-        ),
+        (&["replay", "x", "--backend", "rocm"], "[possible values: host, cuda]"),
     ];
     for (args, expected) in cases {
         let done = forebay(args, &[]);
@@ -181,27 +135,16 @@ fn wrong_arguments_are_refused_with_the_accepted_form() {
 fn doctor_fails_where_no_pool_can_be_made_and_names_the_way_out() {
     let done = forebay(&["doctor"], &[]);
     assert_eq!(done.status.code(), Some(1));
-    assert!(
-        err(&done).contains("FOREBAY_BACKEND=host"),
-        "{}",
-        err(&done)
-    );
+    assert!(err(&done).contains("FOREBAY_BACKEND=host"), "{}", err(&done));
     let json = forebay(&["doctor", "--json"], &[]);
     assert_eq!(json.status.code(), Some(1));
     let json: Value = serde_json::from_str(&out(&json)).expect("JSON");
-    assert_eq!(
-        (&json["usable"], &json["backend"]),
-        (&false.into(), &"auto".into())
-    );
+    assert_eq!((&json["usable"], &json["backend"]), (&false.into(), &"auto".into()));
 }
 
 #[test]
 fn doctor_tells_the_limits_in_force_and_the_problems() {
-    let vars = [
-        ("FOREBAY_BACKEND", "host"),
-        ("FOREBAY_LIMIT", "1GiB"),
-        ("FOREBAY_RESERVE", "x"),
-    ];
+    let vars = [("FOREBAY_BACKEND", "host"), ("FOREBAY_LIMIT", "1GiB"), ("FOREBAY_RESERVE", "x")];
     let done = forebay(&["doctor", "--json"], &vars);
     assert!(done.status.success());
     let json: Value = serde_json::from_str(&out(&done)).expect("JSON");
@@ -212,27 +155,14 @@ fn doctor_tells_the_limits_in_force_and_the_problems() {
     assert_eq!(json["limits"]["release_threshold_bytes"], Value::Null);
     let problems = json["problems"].as_array().expect("a list");
     assert_eq!(problems.len(), 1);
-    assert!(
-        problems[0]
-            .as_str()
-            .expect("text")
-            .starts_with("FOREBAY_RESERVE"),
-        "{problems:?}"
-    );
+    assert!(problems[0].as_str().expect("text").starts_with("FOREBAY_RESERVE"), "{problems:?}");
     let text = out(&forebay(&["doctor"], &vars));
-    assert!(
-        text.contains("It holds at most 1024.0 MiB (FOREBAY_LIMIT="),
-        "{text}"
-    );
+    assert!(text.contains("It holds at most 1024.0 MiB (FOREBAY_LIMIT="), "{text}");
 }
 
 #[test]
 fn doctor_refuses_a_wrong_setting_under_strict() {
-    let vars = [
-        ("FOREBAY_BACKEND", "host"),
-        ("FOREBAY_STRICT", "1"),
-        ("FOREBAY_LIMIT", "apples"),
-    ];
+    let vars = [("FOREBAY_BACKEND", "host"), ("FOREBAY_STRICT", "1"), ("FOREBAY_LIMIT", "apples")];
     assert_eq!(forebay(&["doctor"], &vars).status.code(), Some(1));
 }
 
@@ -243,25 +173,12 @@ fn demo_ends_with_a_table_of_three_and_two_lines() {
     assert_eq!(err(&done), "");
     assert!(done.status.success());
     let text = out(&done);
-    let row = |label: &str| {
-        text.lines()
-            .find(|line| line.starts_with(label))
-            .expect("a row")
-    };
-    assert_eq!(
-        row("events").split_whitespace().collect::<Vec<_>>(),
-        ["events", "6", "6", "6"]
-    );
+    let row = |label: &str| text.lines().find(|line| line.starts_with(label)).expect("a row");
+    assert_eq!(row("events").split_whitespace().collect::<Vec<_>>(), ["events", "6", "6", "6"]);
     let leaked: Vec<_> = row("leaked").split_whitespace().collect();
     assert_eq!(leaked, ["leaked", "0", "bytes", "0", "bytes", "0", "bytes"]);
     let last: Vec<&str> = text.lines().rev().take(2).collect();
-    assert!(
-        last[1].starts_with("Memory: forebay finished on a device of 6.0 MiB"),
-        "{text}"
-    );
+    assert!(last[1].starts_with("Memory: forebay finished on a device of 6.0 MiB"), "{text}");
     assert!(last[0].starts_with("Driver: "), "{text}");
-    assert!(
-        last[0].ends_with("one allocation a request makes 4 calls."),
-        "{text}"
-    );
+    assert!(last[0].ends_with("one allocation a request makes 4 calls."), "{text}");
 }

@@ -12,10 +12,7 @@ use forebay_cli::target::{SharedTarget, Target, TargetError, TargetStats};
 use forebay_cli::trace::{Trace, parse_bytes};
 
 const MIB: u64 = 1 << 20;
-const EVERY: Options = Options {
-    touch: false,
-    stats_every: 1,
-};
+const EVERY: Options = Options { touch: false, stats_every: 1 };
 
 /// Six events: 1000 B and 3 MiB, the first freed, 1,500,000 B, then both freed.
 /// Live: 1000, 3146728, 3145728, 4645728, 1500000, 0.
@@ -50,10 +47,7 @@ impl Target for Counter {
     fn alloc(&mut self, bytes: u64, stream: u32) -> Result<u64, TargetError> {
         let mut state = self.0.lock().expect("sound");
         if state.stats.requested_bytes + bytes > state.cap {
-            return Err(TargetError {
-                oom: true,
-                text: "no room".to_string(),
-            });
+            return Err(TargetError { oom: true, text: "no room".to_string() });
         }
         state.given += 1;
         let address = state.given * 0x1000;
@@ -105,10 +99,7 @@ fn the_figures_are_those_of_the_events() {
     assert_eq!(warmup_events(6), 2);
     assert_eq!(outcome.end.calls.total(), 3);
     assert_eq!(outcome.calls_after_warmup(), 1);
-    assert_eq!(
-        (outcome.end.pages_moved, outcome.moved_after_warmup()),
-        (3, 3)
-    );
+    assert_eq!((outcome.end.pages_moved, outcome.moved_after_warmup()), (3, 3));
     // A tenth of the live bytes after each event: 100, 314672, 314572, 464572, 150000, 0.
     assert_eq!(outcome.watch.trapped_peak_bytes, 464_572);
     assert_eq!(outcome.watch.trapped_mean_bytes(), 1_243_916 / 6);
@@ -117,20 +108,11 @@ fn the_figures_are_those_of_the_events() {
 
 #[test]
 fn json_has_the_promised_fields() {
-    let outcome = run(
-        &six(),
-        &mut SizeClass::new(),
-        EVERY,
-        &mut Progress::hidden(),
-    )
-    .expect("plays");
+    let outcome =
+        run(&six(), &mut SizeClass::new(), EVERY, &mut Progress::hidden()).expect("plays");
     let json = outcome.json("six", 7, Some(9));
-    let fields: Vec<&str> = json
-        .as_object()
-        .expect("an object")
-        .keys()
-        .map(String::as_str)
-        .collect();
+    let fields: Vec<&str> =
+        json.as_object().expect("an object").keys().map(String::as_str).collect();
     let promised = [
         "device_bytes",
         "driver_calls",
@@ -153,18 +135,10 @@ fn json_has_the_promised_fields() {
     assert_eq!(fields, promised);
     assert_eq!(json["trace"], "six");
     assert_eq!(json["smallest_device_bytes"], 9);
-    assert!(
-        outcome
-            .json("six", 7, None)
-            .get("smallest_device_bytes")
-            .is_none()
-    );
+    assert!(outcome.json("six", 7, None).get("smallest_device_bytes").is_none());
     // 1000 B: a segment of 2 MiB. 3 MiB: 4 MiB. 1,500,000 B: 2 MiB more, of another class.
     assert_eq!(json["peak_mapped_bytes"], 8 * MIB);
-    assert_eq!(
-        json["driver_calls_by_kind"],
-        serde_json::json!({"alloc_plain": 3})
-    );
+    assert_eq!(json["driver_calls_by_kind"], serde_json::json!({"alloc_plain": 3}));
     // Trapped while the block of 1000 B (class of 1024 B) is live: twice of six samples.
     assert_eq!(json["trapped_peak_bytes"], 2 * MIB - 1024);
     assert_eq!(json["trapped_mean_bytes"], 2 * (2 * MIB - 1024) / 6);
@@ -172,26 +146,17 @@ fn json_has_the_promised_fields() {
 
 #[test]
 fn one_driver_allocation_a_request_maps_what_is_live() {
-    let options = HostOptions {
-        total_bytes: 64 << 20,
-        ..HostOptions::default()
-    };
+    let options = HostOptions { total_bytes: 64 << 20, ..HostOptions::default() };
     let driver = Arc::new(HostDriver::new(options).expect("a host device"));
     let mut direct = Direct::new(driver.clone());
-    let touching = Options {
-        touch: true,
-        stats_every: 1,
-    };
+    let touching = Options { touch: true, stats_every: 1 };
     let outcome = run(&six(), &mut direct, touching, &mut Progress::hidden()).expect("plays");
     // In units of 512 B: 3145728 is whole, 1500000 becomes 1500160.
     assert_eq!(outcome.end.peak_mapped_bytes, 3_145_728 + 1_500_160);
     assert_eq!(outcome.end.calls.of(Call::AllocPlain), 3);
     assert_eq!(outcome.end.calls.of(Call::FreePlain), 3);
     assert_eq!(outcome.calls_after_warmup(), 4);
-    assert_eq!(
-        (outcome.watch.trapped_peak_bytes, outcome.leaked_bytes),
-        (0, 0)
-    );
+    assert_eq!((outcome.watch.trapped_peak_bytes, outcome.leaked_bytes), (0, 0));
     assert_eq!(driver.census().plain_allocs, 0);
 }
 
@@ -210,10 +175,7 @@ fn a_failure_names_the_event_and_frees_what_was_live() {
     let trace = six();
     let mut target = Counter::new(4_000_000);
     let error = run(&trace, &mut target, EVERY, &mut Progress::hidden()).expect_err("too small");
-    assert_eq!(
-        error.to_string(),
-        "six: event 4 (allocate 1500000 bytes): no room"
-    );
+    assert_eq!(error.to_string(), "six: event 4 (allocate 1500000 bytes): no room");
     assert!(error.cause.oom);
     assert_eq!(target.stats().live_bytes, 0);
 }
@@ -248,11 +210,7 @@ fn threads_share_one_target_and_all_must_finish() {
 #[test]
 fn bisection_finds_the_smallest_device_to_a_page() {
     let trace = six();
-    let search = Search {
-        page_bytes: 4096,
-        peak_mapped_bytes: 40 * MIB,
-        options: EVERY,
-    };
+    let search = Search { page_bytes: 4096, peak_mapped_bytes: 40 * MIB, options: EVERY };
     let mut tried = 0;
     let open = |bytes| {
         tried += 1;
@@ -266,11 +224,7 @@ fn bisection_finds_the_smallest_device_to_a_page() {
 #[test]
 fn the_search_steps_up_when_the_uncapped_peak_does_not_suffice() {
     let trace = six();
-    let search = Search {
-        page_bytes: 4096,
-        peak_mapped_bytes: 0,
-        options: EVERY,
-    };
+    let search = Search { page_bytes: 4096, peak_mapped_bytes: 0, options: EVERY };
     // A target that needs a quarter more than is live.
     let open = |bytes: u64| Ok(Counter::new(bytes / 5 * 4));
     let found = smallest_device(&trace, search, open, &mut Progress::hidden()).expect("found");
@@ -284,15 +238,8 @@ fn the_search_steps_up_when_the_uncapped_peak_does_not_suffice() {
 #[test]
 fn an_error_that_is_not_about_memory_ends_the_search() {
     let trace = six();
-    let search = Search {
-        page_bytes: 4096,
-        peak_mapped_bytes: MIB,
-        options: EVERY,
-    };
+    let search = Search { page_bytes: 4096, peak_mapped_bytes: MIB, options: EVERY };
     let open = |_| -> Result<Counter, TargetError> { Err(TargetError::other("no driver")) };
     let error = smallest_device(&trace, search, open, &mut Progress::hidden());
-    assert_eq!(
-        error.expect_err("no driver").to_string(),
-        "six: make the pool: no driver"
-    );
+    assert_eq!(error.expect_err("no driver").to_string(), "six: make the pool: no driver");
 }

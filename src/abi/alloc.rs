@@ -10,7 +10,8 @@ use std::ffi::c_void;
 ///
 /// @param ptr receives the address, a multiple of 256; NULL on failure and for 0 bytes.
 /// @param bytes 0 is fine: FOREBAY_OK and a NULL address, which may be freed.
-/// @return FOREBAY_ERROR_INVALID_ARGUMENT (ptr is NULL), FOREBAY_ERROR_OUT_OF_MEMORY (with a report as
+/// @return FOREBAY_ERROR_INVALID_ARGUMENT (ptr is NULL), FOREBAY_ERROR_OUT_OF_MEMORY (with a report
+/// as
 /// the last error), FOREBAY_ERROR_NO_DRIVER, FOREBAY_ERROR_FORKED, FOREBAY_ERROR_SHUT_DOWN.
 ///
 /// Thread-safe. Free with forebay_free(). Costs some ten ns when a cached block is at hand.
@@ -28,7 +29,8 @@ pub unsafe extern "C" fn forebay_malloc(ptr: *mut *mut c_void, bytes: usize) -> 
 ///
 /// @param ptr the start of a live block of any pool; NULL is fine.
 /// @return FOREBAY_ERROR_NOT_OWNED, FOREBAY_ERROR_DOUBLE_FREE, FOREBAY_ERROR_INTERIOR_POINTER,
-/// FOREBAY_ERROR_STALE_POINTER, FOREBAY_ERROR_FORKED; nothing changes then. After forebay_shutdown()
+/// FOREBAY_ERROR_STALE_POINTER, FOREBAY_ERROR_FORKED; nothing changes then. After
+/// forebay_shutdown()
 /// always FOREBAY_OK.
 ///
 /// Thread-safe.
@@ -118,11 +120,7 @@ pub unsafe extern "C" fn forebay_alloc_aligned(
 /// # Safety
 /// As forebay_free().
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn forebay_dealloc(
-    pool: PoolT,
-    ptr: *mut c_void,
-    stream: StreamT,
-) -> Status {
+pub unsafe extern "C" fn forebay_dealloc(pool: PoolT, ptr: *mut c_void, stream: StreamT) -> Status {
     // SAFETY: as the caller promised.
     unsafe { hot::dealloc(pool as u64, ptr, stream as u64) }
 }

@@ -4,8 +4,9 @@ use super::pools::no_handle;
 use super::{PoolT, StreamT, put};
 use crate::error::Status;
 use crate::pool::buffers;
+use crate::pool::devices;
 use crate::pool::slow::guarded;
-use crate::pool::{HANDLE_SHIFT, hot, registry};
+use crate::pool::{HANDLE_SHIFT, hot};
 use std::ffi::c_void;
 
 /// A set of device buffers of one size. Opaque; use [`BuffersT`].
@@ -29,7 +30,7 @@ pub type BuffersT = *mut Buffers;
 pub unsafe extern "C" fn forebay_host_alloc(ptr: *mut *mut c_void, bytes: usize) -> Status {
     let mut handle = 0;
     let status = guarded(|| {
-        handle = registry::host_pool()? << HANDLE_SHIFT;
+        handle = devices::host_pool()? << HANDLE_SHIFT;
         Ok(())
     });
     if status != Status::Ok {
@@ -53,7 +54,7 @@ pub unsafe extern "C" fn forebay_host_free(ptr: *mut c_void) -> Status {
     }
     let mut handle = 0;
     let status = guarded(|| {
-        handle = registry::host_pool()? << HANDLE_SHIFT;
+        handle = devices::host_pool()? << HANDLE_SHIFT;
         Ok(())
     });
     match status {
@@ -67,7 +68,8 @@ pub unsafe extern "C" fn forebay_host_free(ptr: *mut c_void) -> Status {
 /// Makes a set of `count` buffers of `bytes` each, all allocated now: acquiring one never waits for
 /// the device and never maps memory.
 ///
-/// @return FOREBAY_ERROR_INVALID_ARGUMENT for 0, FOREBAY_ERROR_OUT_OF_MEMORY (nothing is kept then).
+/// @return FOREBAY_ERROR_INVALID_ARGUMENT for 0, FOREBAY_ERROR_OUT_OF_MEMORY (nothing is kept
+/// then).
 ///
 /// Thread-safe.
 ///
@@ -115,7 +117,8 @@ pub unsafe extern "C" fn forebay_buffers_acquire(
 
 /// Puts a buffer back, in a stream's order.
 ///
-/// @return FOREBAY_ERROR_DOUBLE_FREE when it is in already, FOREBAY_ERROR_NOT_OWNED for another address.
+/// @return FOREBAY_ERROR_DOUBLE_FREE when it is in already, FOREBAY_ERROR_NOT_OWNED for another
+/// address.
 ///
 /// Thread-safe.
 #[unsafe(no_mangle)]

@@ -2,11 +2,13 @@
 
 use super::{PoolT, null, put};
 use crate::error::{Error, Status};
+use crate::pool::devices;
 use crate::pool::slow::guarded;
 use crate::pool::{Pool, cache, registry, report};
 use std::ffi::{CStr, CString, c_char, c_void};
 
-/// Where every byte of a pool is. live, cached, pending, trapped, idle and other are disjoint; their
+/// Where every byte of a pool is. live, cached, pending, trapped, idle and other are disjoint;
+/// their
 /// sum is mapped_bytes, exactly while no other thread allocates or frees.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
@@ -133,7 +135,7 @@ pub unsafe extern "C" fn forebay_pool_stats(pool: PoolT, stats: *mut Stats) -> S
 fn read_stats(pool: &Pool) -> crate::error::Result<Stats> {
     let stats = pool.stats()?;
     let fields = report::stats_fields(&stats).map(|(_, value)| value);
-    let (host_live_bytes, host_mapped_bytes) = registry::host_bytes();
+    let (host_live_bytes, host_mapped_bytes) = devices::host_bytes();
     let [
         live_bytes,
         requested_bytes,
@@ -289,9 +291,9 @@ pub unsafe extern "C" fn forebay_tag_create(name: *const c_char, tag: *mut u32) 
             return Err(null("the tag"));
         }
         // SAFETY: not null, NUL-ended as promised.
-        let name = unsafe { CStr::from_ptr(name) }.to_str().map_err(|_| {
-            Error::new(Status::InvalidArgument, "a tag's name is UTF-8 text")
-        })?;
+        let name = unsafe { CStr::from_ptr(name) }
+            .to_str()
+            .map_err(|_| Error::new(Status::InvalidArgument, "a tag's name is UTF-8 text"))?;
         let number = report::tag_create(name)?;
         // SAFETY: as the caller promised.
         unsafe { put(tag, u32::from(number), "the tag") }
@@ -301,7 +303,8 @@ pub unsafe extern "C" fn forebay_tag_create(name: *const c_char, tag: *mut u32) 
 /// Sets the tag that this thread's allocations carry from now on.
 ///
 /// @param previous receives the old one; may be NULL.
-/// @return FOREBAY_ERROR_INVALID_ARGUMENT for a number that forebay_tag_create() never gave (1 is fine).
+/// @return FOREBAY_ERROR_INVALID_ARGUMENT for a number that forebay_tag_create() never gave (1 is
+/// fine).
 ///
 /// # Safety
 /// `previous` is NULL or valid for the write.
@@ -331,11 +334,7 @@ pub unsafe extern "C" fn forebay_tag_set(tag: u32, previous: *mut u32) -> Status
 /// # Safety
 /// `live_bytes` is NULL or valid for the write.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn forebay_tag_bytes(
-    pool: PoolT,
-    tag: u32,
-    live_bytes: *mut u64,
-) -> Status {
+pub unsafe extern "C" fn forebay_tag_bytes(pool: PoolT, tag: u32, live_bytes: *mut u64) -> Status {
     guarded(|| {
         if !report::tag_exists(tag) {
             return Err(Error::new(Status::InvalidArgument, format!("{tag} is no tag")));

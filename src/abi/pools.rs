@@ -5,6 +5,7 @@ use crate::config::Config;
 use crate::error::{Error, Result, Status};
 use crate::pool::slow::guarded;
 use crate::pool::{OnOutOfMemory, OnUnmap, Pool, Settings, registry};
+use crate::pool::{devices, world};
 use std::ffi::{c_char, c_void};
 use std::time::Duration;
 
@@ -96,14 +97,14 @@ pub unsafe extern "C" fn forebay_pool_create(
 }
 
 fn create(options: Option<&PoolOptions>) -> Result<Pool> {
-    registry::check_world()?;
+    world::check_world()?;
     let mut config = Config::from_env()?;
     if let Some(o) = options {
         check(o)?;
         config.device = o.device;
     }
-    crate::telemetry::log::init(&config);
-    let driver = registry::open_driver(&config)?;
+    crate::logging::init(&config);
+    let driver = devices::open_driver(&config)?;
     let total = driver.device().total_bytes as u64;
     let mut settings = Settings::resolve(&config, total, driver.backend() == "host");
     if let Some(o) = options {
@@ -170,7 +171,8 @@ fn apply(o: &PoolOptions, total: u64, config: &Config, settings: &mut Settings) 
 /// Ends a pool. Its live blocks are reported as FOREBAY_LEAKS says, and their addresses are stale
 /// from now on. The caller knows that nothing on the device uses its memory any more.
 ///
-/// @return FOREBAY_ERROR_INVALID_POOL; FOREBAY_ERROR_DRIVER when memory could not be given back: the pool
+/// @return FOREBAY_ERROR_INVALID_POOL; FOREBAY_ERROR_DRIVER when memory could not be given back:
+/// the pool
 /// still exists and the call may be repeated. The default pool cannot be destroyed.
 ///
 /// Thread-safe; no other call on the pool may be under way.
@@ -295,7 +297,7 @@ pub unsafe extern "C" fn forebay_set_log_callback(
     ctx: *mut c_void,
 ) -> Status {
     // SAFETY: as the caller promised.
-    guarded(|| unsafe { crate::telemetry::log::set_callback(callback.map(|call| (call, ctx))) })
+    guarded(|| unsafe { crate::logging::set_callback(callback.map(|call| (call, ctx))) })
 }
 
 /// Ends all use of the library in this process: allocations answer FOREBAY_ERROR_SHUT_DOWN, frees
@@ -304,7 +306,7 @@ pub unsafe extern "C" fn forebay_set_log_callback(
 /// Thread-safe.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_shutdown() -> Status {
-    guarded(|| match registry::shutdown() {
+    guarded(|| match world::shutdown() {
         Err(e) if e.status() == Status::ShutDown => Ok(()),
         other => other,
     })

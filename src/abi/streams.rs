@@ -153,9 +153,7 @@ pub unsafe extern "C" fn forebay_stream_copy(
     guarded(|| {
         let driver = Pool::from_handle(pool as u64)?.driver()?;
         let handle = StreamHandle(stream as u64);
-        driver
-            .copy(to as usize, from as usize, bytes, handle)
-            .map_err(control::driver_error)
+        driver.copy(to as usize, from as usize, bytes, handle).map_err(control::driver_error)
     })
 }
 

@@ -97,8 +97,7 @@ fn map_zeroed(bytes: usize, wipe: bool) -> Option<NonNull<u8>> {
     let start = NonNull::new(start.cast::<u8>())?;
     if wipe {
         // SAFETY: the range was just mapped and is private and anonymous, as the advice needs.
-        let answer =
-            unsafe { libc::madvise(start.as_ptr().cast(), bytes, libc::MADV_WIPEONFORK) };
+        let answer = unsafe { libc::madvise(start.as_ptr().cast(), bytes, libc::MADV_WIPEONFORK) };
         if answer != 0 {
             unmap(start, bytes);
             return None;

@@ -115,11 +115,7 @@ impl Reuse {
 
 impl Default for Reuse {
     fn default() -> Reuse {
-        Reuse {
-            follow_event_dependencies: true,
-            opportunistic: true,
-            internal_dependencies: false,
-        }
+        Reuse { follow_event_dependencies: true, opportunistic: true, internal_dependencies: false }
     }
 }
 
@@ -157,10 +153,7 @@ pub struct LogSetting {
 /// with options of its own changes a copy before it starts). `None` means a default that
 /// depends on the device; the methods work it out.
 #[derive(Clone, PartialEq, Debug)]
-#[allow(
-    missing_docs,
-    reason = "each field is the variable of the same name, see VARIABLES"
-)]
+#[allow(missing_docs, reason = "each field is the variable of the same name, see VARIABLES")]
 pub struct Config {
     pub backend: Backend,
     pub device: i32,
@@ -232,22 +225,11 @@ pub struct Problem {
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Problem {
-            variable,
-            value,
-            accepted,
-            unknown,
-        } = self;
+        let Problem { variable, value, accepted, unknown } = self;
         if *unknown {
-            write!(
-                f,
-                "{variable} is not a variable of Forebay and is ignored; {accepted}"
-            )
+            write!(f, "{variable} is not a variable of Forebay and is ignored; {accepted}")
         } else {
-            write!(
-                f,
-                "{variable}={value} is refused, the default holds; accepted: {accepted}"
-            )
+            write!(f, "{variable}={value} is refused, the default holds; accepted: {accepted}")
         }
     }
 }
@@ -265,10 +247,7 @@ impl Config {
         report(&problems);
         if config.strict && !problems.is_empty() {
             let list: Vec<String> = problems.iter().map(Problem::to_string).collect();
-            let text = format!(
-                "FOREBAY_STRICT is on and settings are wrong: {}",
-                list.join("; ")
-            );
+            let text = format!("FOREBAY_STRICT is on and settings are wrong: {}", list.join("; "));
             return Err(Error::new(Status::Config, text));
         }
         Ok(config)
@@ -295,16 +274,8 @@ impl Config {
                 continue;
             };
             // No value in the grammar needs other than UTF-8, so other bytes are malformed.
-            if value
-                .to_str()
-                .and_then(|text| variable.apply(&mut config, text))
-                .is_none()
-            {
-                problems.push(problem(
-                    variable.name,
-                    show(value),
-                    variable.accepted.to_string(),
-                ));
+            if value.to_str().and_then(|text| variable.apply(&mut config, text)).is_none() {
+                problems.push(problem(variable.name, show(value), variable.accepted.to_string()));
             }
         }
         config.check_relations(&mut problems);
@@ -319,11 +290,7 @@ impl Config {
         let quoted = |size: Size| format!("\"{size}\"");
         let accepted = format!("at most FOREBAY_LIMIT, which is {limit}");
         if let Some(soft) = self.soft_limit.filter(|soft| soft.surely_exceeds(limit)) {
-            problems.push(problem(
-                "FOREBAY_SOFT_LIMIT",
-                quoted(soft),
-                accepted.clone(),
-            ));
+            problems.push(problem("FOREBAY_SOFT_LIMIT", quoted(soft), accepted.clone()));
             self.soft_limit = None;
         }
         if self.reserve.surely_exceeds(limit) {
@@ -336,9 +303,7 @@ impl Config {
     /// host backend's, which nobody else shares: nothing is left there unless set.
     pub fn headroom_bytes(&self, total: u64, host: bool) -> u64 {
         let default = if host { 0 } else { HEADROOM_DEFAULT_BYTES };
-        self.headroom
-            .map_or(default, |size| size.resolve(total))
-            .min(total)
+        self.headroom.map_or(default, |size| size.resolve(total)).min(total)
     }
 
     /// The hard limit in bytes on a device of `total` bytes: as set, else all but the
@@ -364,8 +329,7 @@ impl Config {
     /// (`u64::MAX`) while decay is off and nothing while it is on.
     pub fn release_threshold_bytes(&self, total: u64) -> u64 {
         let default = if self.decay.is_zero() { u64::MAX } else { 0 };
-        self.release_threshold
-            .map_or(default, |size| size.resolve(total))
+        self.release_threshold.map_or(default, |size| size.resolve(total))
     }
 
     /// Budget of caches and quarantine in bytes, for a pool whose hard limit is `limit`.
@@ -381,10 +345,7 @@ static REPORTED: Mutex<Vec<Problem>> = Mutex::new(Vec::new());
 /// Every problem that [`Config::from_env`] has reported in this process, for a log that
 /// was opened afterwards.
 pub fn reported() -> Vec<Problem> {
-    REPORTED
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .clone()
+    REPORTED.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
 /// Says each problem once per variable and process.
@@ -405,12 +366,7 @@ fn report(problems: &[Problem]) {
 }
 
 fn problem(variable: &str, value: String, accepted: String) -> Problem {
-    Problem {
-        variable: variable.to_string(),
-        value,
-        accepted,
-        unknown: false,
-    }
+    Problem { variable: variable.to_string(), value, accepted, unknown: false }
 }
 
 fn unknown(name: &str, value: &OsStr) -> Problem {
@@ -419,12 +375,7 @@ fn unknown(name: &str, value: &OsStr) -> Problem {
         None => "docs/configuration.md lists the names".to_string(),
     };
     let variable = name.escape_debug().take(SHOWN_CHARS * 2).collect();
-    Problem {
-        variable,
-        value: show(value),
-        accepted,
-        unknown: true,
-    }
+    Problem { variable, value: show(value), accepted, unknown: true }
 }
 
 /// A value on one line, quoted, at most [`SHOWN_CHARS`] characters of it.
@@ -492,9 +443,6 @@ mod tests {
     fn values_are_shown_on_one_line_and_short() {
         assert_eq!(show(OsStr::new("a\nb\"")), r#""a\nb\"""#);
         let long = "é".repeat(100);
-        assert_eq!(
-            show(OsStr::new(&long)),
-            format!("\"{}\"...", "é".repeat(64))
-        );
+        assert_eq!(show(OsStr::new(&long)), format!("\"{}\"...", "é".repeat(64)));
     }
 }

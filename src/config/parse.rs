@@ -22,12 +22,8 @@ const WHOLE: u32 = 100_000;
 /// Digits accepted after the point of a size with a unit.
 const FRACTION_DIGITS_MAX: usize = 9;
 /// Units and their power of 1024, longest first in each pair.
-const UNITS: [(&str, &str, u32); 4] = [
-    ("KiB", "K", 10),
-    ("MiB", "M", 20),
-    ("GiB", "G", 30),
-    ("TiB", "T", 40),
-];
+const UNITS: [(&str, &str, u32); 4] =
+    [("KiB", "K", 10), ("MiB", "M", 20), ("GiB", "G", 30), ("TiB", "T", 40)];
 
 /// An amount of memory: fixed, or a share of the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,9 +38,7 @@ impl Size {
     /// Reads [`SIZE_FORM`]. Units are powers of 1024; a fraction of a byte is dropped.
     pub fn parse(text: &str) -> Option<Size> {
         let text = text.trim();
-        let digits = text
-            .find(|c: char| !c.is_ascii_digit() && c != '.')
-            .unwrap_or(text.len());
+        let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
         let (number, unit) = text.split_at(digits);
         let unit = unit.trim_start();
         if unit.is_empty() || unit.eq_ignore_ascii_case("B") {
@@ -55,9 +49,8 @@ impl Size {
             return (share <= WHOLE).then_some(Size::Percent(share));
         }
         let is_unit = |name: &str| unit.eq_ignore_ascii_case(name);
-        let (_, _, shift) = UNITS
-            .into_iter()
-            .find(|(long, short, _)| is_unit(long) || is_unit(short))?;
+        let (_, _, shift) =
+            UNITS.into_iter().find(|(long, short, _)| is_unit(long) || is_unit(short))?;
         let bytes = scaled(number, FRACTION_DIGITS_MAX, 1 << shift, 1)?;
         u64::try_from(bytes).ok().map(Size::Bytes)
     }
@@ -114,10 +107,7 @@ impl FromStr for Size {
     fn from_str(text: &str) -> Result<Size, Error> {
         Size::parse(text).ok_or_else(|| {
             let text: String = text.chars().take(64).collect();
-            Error::new(
-                Status::InvalidArgument,
-                format!("{text:?} is not {SIZE_FORM}"),
-            )
+            Error::new(Status::InvalidArgument, format!("{text:?} is not {SIZE_FORM}"))
         })
     }
 }
@@ -175,10 +165,7 @@ pub fn switch(text: &str) -> Option<bool> {
 /// The meaning of one of a few words.
 pub fn word<T: Copy>(text: &str, words: &[(&str, T)]) -> Option<T> {
     let text = text.trim();
-    words
-        .iter()
-        .find(|(name, _)| text.eq_ignore_ascii_case(name))
-        .map(|(_, meaning)| *meaning)
+    words.iter().find(|(name, _)| text.eq_ignore_ascii_case(name)).map(|(_, meaning)| *meaning)
 }
 
 /// Which of `names` are listed, separated by commas; `none` alone lists none. The answer
@@ -188,9 +175,7 @@ fn list(text: &str, names: &[&str]) -> Option<u32> {
         return Some(0);
     }
     text.split(',').try_fold(0, |found, item| {
-        let index = names
-            .iter()
-            .position(|name| item.trim().eq_ignore_ascii_case(name))?;
+        let index = names.iter().position(|name| item.trim().eq_ignore_ascii_case(name))?;
         Some(found | 1 << index)
     })
 }
@@ -198,20 +183,12 @@ fn list(text: &str, names: &[&str]) -> Option<u32> {
 /// `poison`, `guard`, `streams` in any combination, or `none`.
 pub fn debug(text: &str) -> Option<DebugChecks> {
     let found = list(text, &["poison", "guard", "streams"])?;
-    Some(DebugChecks {
-        poison: found & 1 != 0,
-        guard: found & 2 != 0,
-        streams: found & 4 != 0,
-    })
+    Some(DebugChecks { poison: found & 1 != 0, guard: found & 2 != 0, streams: found & 4 != 0 })
 }
 
 /// The three kinds of reuse in any combination, or `none`.
 pub fn reuse(text: &str) -> Option<Reuse> {
-    let names = [
-        "follow_event_dependencies",
-        "opportunistic",
-        "internal_dependencies",
-    ];
+    let names = ["follow_event_dependencies", "opportunistic", "internal_dependencies"];
     let found = list(text, &names)?;
     Some(Reuse {
         follow_event_dependencies: found & 1 != 0,
@@ -240,10 +217,7 @@ pub fn log(text: &str) -> Option<LogSetting> {
             ("trace", LogLevel::Trace),
         ],
     )?;
-    Some(LogSetting {
-        level,
-        file: file.map(PathBuf::from),
-    })
+    Some(LogSetting { level, file: file.map(PathBuf::from) })
 }
 
 /// `number` (digits, with at most `places` more behind a point) times `numerator /

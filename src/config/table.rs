@@ -57,14 +57,7 @@ pub fn is_foreign(name: &str) -> bool {
 /// The table in Markdown, as `docs/configuration.md` holds it.
 pub fn markdown() -> String {
     let mut text = String::from("| variable | accepted | default | meaning |\n|---|---|---|---|\n");
-    for Variable {
-        name,
-        accepted,
-        default,
-        meaning,
-        ..
-    } in VARIABLES
-    {
+    for Variable { name, accepted, default, meaning, .. } in VARIABLES {
         text += &format!("| `{name}` | {accepted} | {default} | {meaning} |\n");
     }
     text
@@ -105,40 +98,22 @@ fn nanoseconds(text: &str) -> Option<u32> {
 }
 
 fn backend(text: &str) -> Option<Backend> {
-    let words = [
-        ("auto", Backend::Auto),
-        ("cuda", Backend::Cuda),
-        ("host", Backend::Host),
-    ];
+    let words = [("auto", Backend::Auto), ("cuda", Backend::Cuda), ("host", Backend::Host)];
     parse::word(text, &words)
 }
 
 fn leaks(text: &str) -> Option<Leaks> {
-    let words = [
-        ("off", Leaks::Off),
-        ("summary", Leaks::Summary),
-        ("full", Leaks::Full),
-    ];
+    let words = [("off", Leaks::Off), ("summary", Leaks::Summary), ("full", Leaks::Full)];
     parse::word(text, &words)
 }
 
 fn moving(text: &str) -> Option<Move> {
-    parse::word(
-        text,
-        &[
-            ("1", Move::Always),
-            ("idle", Move::Idle),
-            ("0", Move::Never),
-        ],
-    )
+    parse::word(text, &[("1", Move::Always), ("idle", Move::Idle), ("0", Move::Never)])
 }
 
 fn free(text: &str) -> Option<FreeMode> {
-    let words = [
-        ("deferred", FreeMode::Deferred),
-        ("sync", FreeMode::Sync),
-        ("stream", FreeMode::Stream),
-    ];
+    let words =
+        [("deferred", FreeMode::Deferred), ("sync", FreeMode::Sync), ("stream", FreeMode::Stream)];
     parse::word(text, &words)
 }
 
@@ -316,9 +291,7 @@ mod tests {
         for (index, variable) in VARIABLES.iter().enumerate() {
             assert!(variable.name.starts_with("FOREBAY_"), "{variable:?}");
             assert!(!is_foreign(variable.name), "{variable:?}");
-            let first = VARIABLES
-                .iter()
-                .position(|other| other.name == variable.name);
+            let first = VARIABLES.iter().position(|other| other.name == variable.name);
             assert_eq!(first, Some(index), "{variable:?}");
         }
         assert_eq!(VARIABLES.len(), 23);
@@ -349,11 +322,7 @@ mod tests {
         for variable in VARIABLES {
             for value in ["", " ", "12 apples", "none,poison", "-1", "\u{fffd}"] {
                 let mut config = Config::default();
-                assert_eq!(
-                    variable.apply(&mut config, value),
-                    None,
-                    "{variable:?}={value:?}"
-                );
+                assert_eq!(variable.apply(&mut config, value), None, "{variable:?}={value:?}");
                 assert_eq!(config, Config::default(), "{variable:?}={value:?}");
             }
         }
@@ -361,19 +330,9 @@ mod tests {
 
     #[test]
     fn cells_fit_a_markdown_table() {
-        for Variable {
-            name,
-            accepted,
-            default,
-            meaning,
-            ..
-        } in VARIABLES
-        {
+        for Variable { name, accepted, default, meaning, .. } in VARIABLES {
             for cell in [name, accepted, default, meaning] {
-                assert!(
-                    !cell.is_empty() && !cell.contains(['|', '\n']),
-                    "{name}: {cell:?}"
-                );
+                assert!(!cell.is_empty() && !cell.contains(['|', '\n']), "{name}: {cell:?}");
             }
         }
     }

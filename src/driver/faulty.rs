@@ -83,30 +83,17 @@ pub struct Fault {
 impl Fault {
     /// Fails the `nth` call of these kinds, once, with the call's default code.
     pub const fn once(calls: CallSet, nth: u64) -> Fault {
-        Fault {
-            calls,
-            nth,
-            times: Times::Once,
-            code: None,
-        }
+        Fault { calls, nth, times: Times::Once, code: None }
     }
 
     /// Fails the `nth` call of these kinds and all later ones, with the call's default code.
     pub const fn from_then_on(calls: CallSet, nth: u64) -> Fault {
-        Fault {
-            calls,
-            nth,
-            times: Times::FromThenOn,
-            code: None,
-        }
+        Fault { calls, nth, times: Times::FromThenOn, code: None }
     }
 
     /// The same fault with another code.
     pub const fn with_code(self, code: Code) -> Fault {
-        Fault {
-            code: Some(code),
-            ..self
-        }
+        Fault { code: Some(code), ..self }
     }
 }
 
@@ -204,11 +191,7 @@ impl<D: Driver + ?Sized> FaultyDriver<D> {
 
     /// Calls of these kinds.
     pub fn count_of(&self, calls: CallSet) -> u64 {
-        Call::ALL
-            .iter()
-            .filter(|call| calls.contains(**call))
-            .map(|call| self.count(*call))
-            .sum()
+        Call::ALL.iter().filter(|call| calls.contains(**call)).map(|call| self.count(*call)).sum()
     }
 
     /// Calls of every kind.
@@ -218,9 +201,7 @@ impl<D: Driver + ?Sized> FaultyDriver<D> {
 
     /// Sets all counts to 0, that of injected failures too. Faults keep theirs.
     pub fn reset_counts(&self) {
-        self.counts
-            .iter()
-            .for_each(|count| count.store(0, Ordering::Relaxed));
+        self.counts.iter().for_each(|count| count.store(0, Ordering::Relaxed));
         self.injected.store(0, Ordering::Relaxed);
     }
 
@@ -320,11 +301,7 @@ impl<D: Driver + ?Sized> FaultyDriver<D> {
         args: [u64; 4],
         run: impl FnOnce(&D) -> DriverResult<T>,
     ) -> DriverResult<T> {
-        let verdict = if watch & FAULTS != 0 {
-            self.verdict(call)
-        } else {
-            None
-        };
+        let verdict = if watch & FAULTS != 0 { self.verdict(call) } else { None };
         let result = match verdict {
             Some(code) => {
                 self.injected.fetch_add(1, Ordering::Relaxed);
@@ -333,17 +310,10 @@ impl<D: Driver + ?Sized> FaultyDriver<D> {
             None => run(&self.inner),
         };
         if watch & JOURNAL != 0 {
-            let answer = result
-                .as_ref()
-                .map(Answer::number)
-                .map_err(|error| error.code);
+            let answer = result.as_ref().map(Answer::number).map_err(|error| error.code);
             let mut state = self.state();
             if state.journal.len() < state.journal_max {
-                state.journal.push(Entry {
-                    call,
-                    args,
-                    result: answer,
-                });
+                state.journal.push(Entry { call, args, result: answer });
             } else {
                 state.lost += 1;
             }
@@ -425,9 +395,7 @@ impl<D: Driver + ?Sized> Driver for FaultyDriver<D> {
     }
 
     fn unreserve(&self, address: usize, bytes: usize) -> DriverResult<()> {
-        self.call(Call::Unreserve, range(address, bytes), |d| {
-            d.unreserve(address, bytes)
-        })
+        self.call(Call::Unreserve, range(address, bytes), |d| d.unreserve(address, bytes))
     }
 
     fn create(&self, bytes: usize) -> DriverResult<PageHandle> {
@@ -444,27 +412,19 @@ impl<D: Driver + ?Sized> Driver for FaultyDriver<D> {
     }
 
     fn unmap(&self, address: usize, bytes: usize) -> DriverResult<()> {
-        self.call(Call::Unmap, range(address, bytes), |d| {
-            d.unmap(address, bytes)
-        })
+        self.call(Call::Unmap, range(address, bytes), |d| d.unmap(address, bytes))
     }
 
     fn set_access(&self, address: usize, bytes: usize) -> DriverResult<()> {
-        self.call(Call::SetAccess, range(address, bytes), |d| {
-            d.set_access(address, bytes)
-        })
+        self.call(Call::SetAccess, range(address, bytes), |d| d.set_access(address, bytes))
     }
 
     fn alloc_plain(&self, bytes: usize) -> DriverResult<usize> {
-        self.call(Call::AllocPlain, one(bytes as u64), |d| {
-            d.alloc_plain(bytes)
-        })
+        self.call(Call::AllocPlain, one(bytes as u64), |d| d.alloc_plain(bytes))
     }
 
     fn free_plain(&self, address: usize) -> DriverResult<()> {
-        self.call(Call::FreePlain, one(address as u64), |d| {
-            d.free_plain(address)
-        })
+        self.call(Call::FreePlain, one(address as u64), |d| d.free_plain(address))
     }
 
     fn stream_create(&self) -> DriverResult<StreamHandle> {
@@ -472,15 +432,11 @@ impl<D: Driver + ?Sized> Driver for FaultyDriver<D> {
     }
 
     fn stream_destroy(&self, stream: StreamHandle) -> DriverResult<()> {
-        self.call(Call::StreamDestroy, one(stream.0), |d| {
-            d.stream_destroy(stream)
-        })
+        self.call(Call::StreamDestroy, one(stream.0), |d| d.stream_destroy(stream))
     }
 
     fn stream_synchronize(&self, stream: StreamHandle) -> DriverResult<()> {
-        self.call(Call::StreamSynchronize, one(stream.0), |d| {
-            d.stream_synchronize(stream)
-        })
+        self.call(Call::StreamSynchronize, one(stream.0), |d| d.stream_synchronize(stream))
     }
 
     fn stream_wait(&self, stream: StreamHandle, event: EventHandle) -> DriverResult<()> {
@@ -517,9 +473,7 @@ impl<D: Driver + ?Sized> Driver for FaultyDriver<D> {
             Scope::Stream(stream) => stream.0,
             Scope::Context => u64::MAX,
         };
-        self.call(Call::EventRecord, [event.0, place, 0, 0], |d| {
-            d.event_record(event, scope)
-        })
+        self.call(Call::EventRecord, [event.0, place, 0, 0], |d| d.event_record(event, scope))
     }
 
     #[inline]
@@ -528,8 +482,6 @@ impl<D: Driver + ?Sized> Driver for FaultyDriver<D> {
     }
 
     fn event_synchronize(&self, event: EventHandle) -> DriverResult<()> {
-        self.call(Call::EventSynchronize, one(event.0), |d| {
-            d.event_synchronize(event)
-        })
+        self.call(Call::EventSynchronize, one(event.0), |d| d.event_synchronize(event))
     }
 }

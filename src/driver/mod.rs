@@ -27,14 +27,17 @@
 //!
 //! *Blocking.* `create`, `release`, `map`, `unmap` and `set_access` may take tens to
 //! hundreds of microseconds and may serialise with other threads' calls, but never wait for
-//! queued work. [`Driver::alloc_plain`] and [`Driver::free_plain`] may wait for the whole device, as
-//! `cudaMalloc` and `cudaFree` do. [`Driver::event_synchronize`] and [`Driver::stream_synchronize`] wait
+//! queued work. [`Driver::alloc_plain`] and [`Driver::free_plain`] may wait for the whole device,
+//! as
+//! `cudaMalloc` and `cudaFree` do. [`Driver::event_synchronize`] and [`Driver::stream_synchronize`]
+//! wait
 //! for the work they name. Everything else returns at once.
 //!
 //! *Streams and events.* Work of one stream runs in the order it was queued; streams are
 //! not ordered among each other, save by [`Driver::stream_wait`]. [`Driver::event_record`] marks a
 //! point: of one stream, or of the whole context (all streams of the device, all work
-//! queued so far). Recording an event again moves its mark. [`Driver::event_query`] is true once all
+//! queued so far). Recording an event again moves its mark. [`Driver::event_query`] is true once
+//! all
 //! work before the mark has finished; an event never recorded has passed.
 //!
 //! *Addresses.* [`Driver::copy`] and [`Driver::fill`] trust theirs: the caller keeps the ranges

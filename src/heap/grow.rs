@@ -57,13 +57,7 @@ impl Heap {
 
     /// Calls `f` with each hole that `lane` may use around `gap`; pieces it may not take
     /// divide. Answers the quantum where the whole hole ends.
-    fn each_hole(
-        &self,
-        gap: NodeId,
-        lane: LaneId,
-        lanes: &Lanes,
-        mut f: impl FnMut(&Hole),
-    ) -> u32 {
+    fn each_hole(&self, gap: NodeId, lane: LaneId, lanes: &Lanes, mut f: impl FnMut(&Hole)) -> u32 {
         let mut node = gap;
         loop {
             let prev = self.nodes[node].prev;

@@ -51,7 +51,7 @@ pub fn create(pool: u64, bytes: usize, count: usize) -> Result<u64> {
 }
 
 fn set(number: u64) -> Result<Arc<Mutex<Set>>> {
-    super::registry::check_world()?;
+    super::world::check_world()?;
     let sets = SETS.lock().unwrap_or_else(PoisonError::into_inner);
     sets.as_ref().and_then(|s| s.get(&number)).cloned().ok_or_else(|| {
         Error::new(Status::InvalidArgument, "this handle names no buffer set: never made, or ended")

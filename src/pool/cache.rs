@@ -15,7 +15,7 @@
 
 use super::Shared;
 use crate::base::raw;
-use crate::base::sync::atomic::{AtomicU32, AtomicU64, AtomicU8, Ordering, compiler_fence};
+use crate::base::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, compiler_fence};
 use crate::base::{sync, tls};
 use crate::slab::Round;
 use crate::slab::class::CLASSES;

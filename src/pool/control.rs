@@ -7,6 +7,7 @@ use super::core::Core;
 use super::registry::{self, with_threads_stopped};
 use super::slow::Located;
 use super::{HANDLE_SHIFT, OnOutOfMemory, OnUnmap, Pool, Shared};
+use super::{devices, world};
 use crate::base::sync::atomic::{AtomicU64, Ordering};
 use crate::base::units::QUANTUM;
 use crate::driver::{DriverError, DriverResult, Scope, StreamHandle};
@@ -52,9 +53,8 @@ pub fn driver_error(error: DriverError) -> Error {
 
 /// Waits for all work queued on the pool's device so far. No lock is held meanwhile.
 pub fn synchronize(shared: &'static Shared, id: u64) -> Result<()> {
-    let (driver, streams) = shared.with_core(id, |core| {
-        (std::sync::Arc::clone(core.driver()), core.lanes.streams())
-    })?;
+    let (driver, streams) = shared
+        .with_core(id, |core| (std::sync::Arc::clone(core.driver()), core.lanes.streams()))?;
     let wait = || -> DriverResult<()> {
         if !driver.device().context_events {
             return streams.iter().try_for_each(|&s| driver.stream_synchronize(s));
@@ -323,7 +323,7 @@ impl Core {
 /// Begins a graph capture on `stream`, in every pool. Answers its number.
 pub fn capture_begin(stream: u64) -> Result<u64> {
     static NEXT: AtomicU64 = AtomicU64::new(1);
-    registry::default_pool()?;
+    devices::default_pool()?;
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let mut done = Vec::new();
     for id in registry::live_pools() {
@@ -368,11 +368,11 @@ pub fn capture_release(number: u64) -> Result<()> {
 }
 
 fn each_pool_with(number: u64, f: impl Fn(u64, u64) -> Result<()>) -> Result<()> {
-    registry::check_world()?;
+    world::check_world()?;
     let mut known = false;
     for id in registry::live_pools() {
-        let key = registry::pool(id)?
-            .with_core(id, |core| core.captures.get(&number).map(|c| c.key))?;
+        let key =
+            registry::pool(id)?.with_core(id, |core| core.captures.get(&number).map(|c| c.key))?;
         if let Some(key) = key {
             known = true;
             f(id, key)?;

@@ -8,17 +8,16 @@
 //! handed to a lane only when its stamp allows it (room `stream`).
 
 use super::Settings;
-use super::cache::{BATCH_MAX, LaneCache, View};
+use super::cache::{LaneCache, View};
 use super::hot::SYNC_STREAM;
 use super::ladder::Refusal;
-use crate::base::sync::atomic::Ordering;
 use crate::base::units::{QUANTUM, QUANTUM_SHIFT, UNIT_SHIFT};
 use crate::driver::{Driver, DriverResult};
 use crate::error::{Error, Result, Status};
 use crate::heap::{Heap, NodeId};
 use crate::slab::Round;
-use crate::slab::class::{CLASS_END, SLOT_MAX, slot_bytes};
-use crate::slab::depot::{Depot, Full, ROUNDS_MAX};
+use crate::slab::class::SLOT_MAX;
+use crate::slab::depot::Depot;
 use crate::slab::marks::{Descriptor, Marks};
 use crate::slab::slabs::Slabs;
 use crate::stream::{LaneId, LaneKind, Lanes, Stamp};
@@ -101,8 +100,6 @@ pub struct Core {
     pub(super) totals: Totals,
     pub(super) captures: HashMap<u64, super::control::Capture>,
     pub(super) idle_since: Option<Instant>,
-    /// Test hook: stamps count as passed. Never set outside tests.
-    pub(super) ignore_stamps: bool,
 }
 
 /// The driver, printable.
@@ -115,6 +112,16 @@ impl std::fmt::Debug for DriverRef {
 }
 
 impl Core {
+    /// See [`Lanes::ignore_stamps`]. For tests.
+    pub fn ignore_stamps(&mut self) {
+        self.lanes.ignore_stamps();
+    }
+
+    /// Checks the heap's invariants. For tests; panics with what is wrong.
+    pub fn check(&self) {
+        self.heap.check();
+    }
+
     /// The driver.
     pub fn driver(&self) -> &Arc<dyn Driver> {
         &self.driver.0
@@ -149,7 +156,7 @@ impl Core {
 
     /// Whether magazines may hold slots of this quantum: only the first reservation's, whose
     /// addresses the hot path can form.
-    fn cacheable(&self, quantum: u32) -> bool {
+    pub(super) fn cacheable(&self, quantum: u32) -> bool {
         u64::from(quantum) << QUANTUM_SHIFT < self.vmem.spaces()[0].bytes as u64
     }
 
@@ -174,442 +181,6 @@ impl Core {
             )
         })
     }
-
-    // ---- slots out -------------------------------------------------------------------
-
-    /// One slot of `class` for `cache`'s lane, refilling its magazine on the way.
-    pub fn take_slot(
-        &mut self,
-        cache: &mut LaneCache,
-        class: usize,
-    ) -> std::result::Result<Round, Refusal> {
-        if let Some(round) = cache.pop(class) {
-            return Ok(round);
-        }
-        if cache.prev[class].len > 0 {
-            cache.swap(class);
-            return Ok(cache.pop(class).expect("the magazine behind was not empty"));
-        }
-        self.grow_cap(cache, class);
-        if let Some(full) = self.depot(cache.id as LaneId).and_then(|d| d.pop(class)) {
-            let bytes = (full.rounds().len() * slot_bytes(class)) as u64;
-            self.depot_bytes -= bytes;
-            if let Some(round) = self.load(cache, class, full) {
-                return Ok(round);
-            }
-        }
-        if cache.id as LaneId == self.sync && cache.since_look >= (cache.open_max / 4).max(16) {
-            self.turn(cache, false);
-            if let Some(round) = cache.pop(class) {
-                return Ok(round);
-            }
-        }
-        self.slot_from_slabs(cache, class)
-    }
-
-    /// Puts a full magazine's rounds into the cache's, as many as its capacity holds; the
-    /// rest goes back. Answers one of them.
-    fn load(&mut self, cache: &mut LaneCache, class: usize, full: Full) -> Option<Round> {
-        let (&first, rest) = full.rounds().split_first()?;
-        let room = cache.mags[class].cap as usize;
-        let (keep, back) = rest.split_at(rest.len().min(room));
-        for &round in keep {
-            cache.push(class, round);
-        }
-        if !back.is_empty() {
-            let back = back.to_vec();
-            self.give_back(cache.id as LaneId, &back);
-        }
-        Some(first)
-    }
-
-    fn slot_from_slabs(
-        &mut self,
-        cache: &mut LaneCache,
-        class: usize,
-    ) -> std::result::Result<Round, Refusal> {
-        let lane = cache.id as LaneId;
-        if let Some(round) = self.take_from_partial(cache, class) {
-            return Ok(round);
-        }
-        if self.lanes.is_capture(lane) {
-            // A capture keeps its memory to itself: no orphans.
-        } else if self.slabs.adopt(&self.marks, self.orphans, lane, class)
-            && let Some(round) = self.take_from_partial(cache, class)
-        {
-            return Ok(round);
-        }
-        let (wanted, least) = self.slabs.wanted(lane, class);
-        let placed = match self.place(wanted, 1, cache) {
-            Err(Refusal::Short { .. }) if wanted > least => self.place(least, 1, cache),
-            other => other,
-        };
-        // Placement may have flushed caches into slabs; those come first.
-        if let Some(round) = self.take_from_partial(cache, class) {
-            if let Ok(node) = placed {
-                self.heap.free(node, Stamp::CLEAN, &self.lanes);
-            }
-            return Ok(round);
-        }
-        let node = placed?;
-        self.open_slab(node, lane, class)?;
-        Ok(self.take_from_partial(cache, class).expect("a new slab has slots"))
-    }
-
-    fn open_slab(
-        &mut self,
-        node: NodeId,
-        lane: LaneId,
-        class: usize,
-    ) -> std::result::Result<(), Refusal> {
-        let (off, len, _) = self.heap.block(node);
-        match self.slabs.open(&mut self.marks, node, (off, len), lane, class) {
-            Some(_) => Ok(()),
-            None => {
-                self.heap.free(node, Stamp::CLEAN, &self.lanes);
-                Err(Refusal::AddressSpace)
-            }
-        }
-    }
-
-    /// A slot of the lowest partial slab, with more for the magazine while at it.
-    fn take_from_partial(&mut self, cache: &mut LaneCache, class: usize) -> Option<Round> {
-        let lane = cache.id as LaneId;
-        let cap = cache.mags[class].cap as usize;
-        let cacheable = self.slabs.first_partial(lane, class).is_some_and(|q| self.cacheable(q));
-        let want = if cacheable { cap.max(1) } else { 1 };
-        let mut first = None;
-        self.slabs.take(lane, class, want, |round| match first {
-            None => first = Some(round),
-            Some(_) => cache.push(class, round),
-        });
-        first
-    }
-
-    /// Raises a magazine's capacity, slowly at first, while the pool's budget allows.
-    fn grow_cap(&mut self, cache: &mut LaneCache, class: usize) {
-        if self.settings.watches_blocks() {
-            return;
-        }
-        const MAGAZINE_BYTES: usize = 256 << 10;
-        let slot = slot_bytes(class);
-        let most = (MAGAZINE_BYTES / slot).clamp(2, ROUNDS_MAX) as u32;
-        let cap = cache.mags[class].cap;
-        if cap >= most {
-            return;
-        }
-        let next = (cap * 2).clamp(4.min(most), most);
-        // Two magazines a class.
-        let more = u64::from(next - cap) * slot as u64 * 2;
-        if self.granted + more > self.settings.cache / 4 * 3 {
-            return;
-        }
-        self.granted += more;
-        cache.granted += more;
-        cache.set_cap(class, next);
-    }
-
-    // ---- slots back ------------------------------------------------------------------
-
-    /// Keeps a slot that `cache`'s lane freed: in its magazine, the depot, or its slab.
-    pub fn keep_slot(&mut self, cache: &mut LaneCache, class: usize, round: Round) {
-        if !self.cacheable(round.quantum()) {
-            self.give_back(cache.id as LaneId, &[round]);
-            return;
-        }
-        if cache.mags[class].len >= cache.mags[class].cap {
-            self.grow_cap(cache, class);
-        }
-        if cache.mags[class].len >= cache.mags[class].cap {
-            if cache.mags[class].cap == 0 {
-                self.give_back(cache.id as LaneId, &[round]);
-                return;
-            }
-            if cache.prev[class].len > 0 {
-                let rounds = cache.take_prev(class);
-                self.spill(cache.id as LaneId, class, &rounds);
-            }
-            cache.swap(class);
-        }
-        cache.push(class, round);
-    }
-
-    /// Keeps a full magazine in the depot, or gives its slots back when that is full.
-    fn spill(&mut self, lane: LaneId, class: usize, rounds: &[Round]) {
-        const DEPOT_CLASS_BYTES: u64 = 4 << 20;
-        let bytes = (rounds.len() * slot_bytes(class)) as u64;
-        let budget = self.settings.cache / 8;
-        let depot = self.depot_mut(lane);
-        if depot.class_bytes(class) + bytes <= DEPOT_CLASS_BYTES
-            && self.depot_bytes + bytes <= budget
-        {
-            let array = Box::new([Round(0); ROUNDS_MAX]);
-            self.depot_mut(lane).push(class, Full::new(rounds, array));
-            self.depot_bytes += bytes;
-            return;
-        }
-        self.give_back(lane, rounds);
-    }
-
-    fn depot(&mut self, lane: LaneId) -> Option<&mut Depot> {
-        self.depots.get_mut(lane as usize)?.as_deref_mut()
-    }
-
-    fn depot_mut(&mut self, lane: LaneId) -> &mut Depot {
-        let index = lane as usize;
-        if self.depots.len() <= index {
-            self.depots.resize_with(index + 1, || None);
-        }
-        self.depots[index].get_or_insert_with(Box::default)
-    }
-
-    /// Puts slots that are free in `lane`'s order back into their slabs; those of other
-    /// lanes' slabs wait for a fence of `lane`. The sync lane's slots are clean.
-    pub fn give_back(&mut self, lane: LaneId, rounds: &[Round]) {
-        for &round in rounds {
-            let slab = self.slabs.at(round.quantum()).expect("a slot lies in a slab");
-            let owner = self.slabs.slab(slab).lane;
-            let bytes = slot_bytes(usize::from(self.slabs.slab(slab).class)) as u64;
-            if lane == self.sync || owner == lane {
-                self.give(round);
-            } else {
-                let stamp = self.lanes.stamp(lane, bytes);
-                self.wait_for(stamp, round, bytes);
-            }
-        }
-    }
-
-    /// Puts a slot aside until `stamp` has passed.
-    pub fn wait_for(&mut self, stamp: Stamp, round: Round, bytes: u64) {
-        self.pending_bytes += bytes;
-        if let Some(batch) = self.pending.last_mut()
-            && batch.stamp == stamp
-        {
-            batch.rounds.push(round);
-            batch.bytes += bytes;
-        } else {
-            self.pending.push(Batch { stamp, rounds: vec![round], bytes });
-        }
-        const FENCE_BYTES: u64 = 1 << 20;
-        const FENCE_COUNT: u64 = 256;
-        let (dirty, count) = match stamp.lane {
-            crate::stream::JOIN => (0, 0),
-            lane => self.lanes.dirty(lane),
-        };
-        if dirty >= FENCE_BYTES || count >= FENCE_COUNT {
-            let recorded = self.lanes.record(&*self.driver.0, stamp.lane);
-            note(recorded.map(|_| ()), "a fence could not be recorded");
-            self.settle();
-        }
-    }
-
-    /// Puts a slot that is free for its slab's lane into its slab; closes an empty slab.
-    fn give(&mut self, round: Round) {
-        let Some(empty) = self.slabs.give(round) else { return };
-        let bytes = u64::from(self.slabs.slab(empty).quanta) << QUANTUM_SHIFT;
-        let (node, lane) = self.slabs.close(&mut self.marks, empty);
-        let stamp = if lane == self.sync || lane == self.orphans {
-            Stamp::CLEAN
-        } else {
-            self.lanes.stamp(lane, bytes)
-        };
-        self.heap.free(node, stamp, &self.lanes);
-    }
-
-    // ---- fences ----------------------------------------------------------------------
-
-    /// Looks which fences have passed, and gives back what waited for them. Answers whether
-    /// anything became free.
-    pub fn settle(&mut self) -> bool {
-        let settled = self.lanes.settle(&*self.driver.0);
-        let any = settled.unwrap_or_else(|error| {
-            tracing::warn!(%error, "a fence could not be queried");
-            false
-        });
-        self.release_passed() | any
-    }
-
-    /// Gives back pending slots whose stamps have passed.
-    pub fn release_passed(&mut self) -> bool {
-        let mut any = false;
-        let mut i = 0;
-        while i < self.pending.len() {
-            if !self.lanes.passed(self.pending[i].stamp) {
-                i += 1;
-                continue;
-            }
-            let batch = self.pending.remove(i);
-            self.pending_bytes -= batch.bytes;
-            for round in batch.rounds {
-                self.give(round);
-            }
-            any = true;
-        }
-        self.reassign_retired();
-        any
-    }
-
-    /// Slabs of ended lanes become orphans: any lane may adopt them.
-    fn reassign_retired(&mut self) {
-        let mut i = 0;
-        while i < self.retired.len() {
-            let lane = self.retired[i];
-            if self.lanes.settled(lane) {
-                self.retired.swap_remove(i);
-                self.slabs.reassign(&self.marks, lane, self.orphans);
-                self.lanes.reuse(lane);
-            } else {
-                i += 1;
-            }
-        }
-    }
-
-    /// Closes the sync lane's open batch when it is due (or `force`d) behind a fence, and puts
-    /// slots of passed batches into the magazines. The batch's length follows the measured
-    /// cost of a fence: 8 ns a free at most, 32 to 4,096 frees.
-    pub fn turn(&mut self, cache: &mut LaneCache, force: bool) {
-        const TAX_NS: f64 = 8.0;
-        cache.since_look = 0;
-        let open_bytes = cache.open_bytes.load(Ordering::Relaxed);
-        let due = cache.open >= cache.open_max || open_bytes >= cache.open_bytes_max;
-        if cache.open > 0 && (due || force) {
-            let start = Instant::now();
-            self.close_batch(cache);
-            let settled = self.lanes.settle_lane(&*self.driver.0, self.sync);
-            note(settled.map(|_| ()), "a fence could not be queried");
-            let spent = start.elapsed().as_nanos() as f64;
-            let waiting = cache.waiting();
-            waiting.cost_ns += (spent - waiting.cost_ns) / 8.0;
-            cache.open_max = ((waiting.cost_ns / TAX_NS) as u32).clamp(32, BATCH_MAX as u32);
-        } else {
-            let settled = self.lanes.settle_lane(&*self.driver.0, self.sync);
-            note(settled.map(|_| ()), "a fence could not be queried");
-        }
-        self.drain_waiting(cache);
-    }
-
-    fn close_batch(&mut self, cache: &mut LaneCache) {
-        let bytes = cache.open_bytes.load(Ordering::Relaxed);
-        let rounds = cache.take_open();
-        let stamp = self.lanes.stamp(self.sync, bytes);
-        let waiting = cache.waiting();
-        waiting.batches.push_back((rounds.len() as u32, stamp.seq));
-        waiting.bytes += bytes;
-        waiting.rounds.extend(rounds);
-        let recorded = self.lanes.record(&*self.driver.0, self.sync);
-        note(recorded.map(|_| ()), "a fence could not be recorded");
-    }
-
-    /// Moves slots of passed batches into the cache's magazines.
-    fn drain_waiting(&mut self, cache: &mut LaneCache) {
-        if cache.waiting.is_null() {
-            return;
-        }
-        while let Some(&(count, seq)) = cache.waiting().batches.front() {
-            if !self.lanes.passed(Stamp { lane: self.sync, seq }) {
-                return;
-            }
-            cache.waiting().batches.pop_front();
-            for _ in 0..count {
-                let round = cache.waiting().rounds.pop_front().expect("batches count rounds");
-                let class = self.class_at(round);
-                cache.waiting().bytes -= slot_bytes(class) as u64;
-                self.keep_slot(cache, class, round);
-            }
-        }
-    }
-
-    /// The class of a slot.
-    pub fn class_at(&self, round: Round) -> usize {
-        match self.marks.get(round.quantum()) {
-            Descriptor::Slab { class, .. } => class,
-            _ => unreachable!("a round names a slot of an open slab"),
-        }
-    }
-
-    // ---- emptying caches -------------------------------------------------------------
-
-    /// Gives back every slot of a cache; its open and closed batches of frees become the
-    /// pool's to wait for. Answers whether there was anything.
-    pub fn flush_cache(&mut self, cache: &mut LaneCache) -> bool {
-        let lane = cache.id as LaneId;
-        let mut any = false;
-        for class in 1..CLASS_END {
-            let rounds = cache.take_all(class);
-            any |= !rounds.is_empty();
-            self.give_back(lane, &rounds);
-        }
-        if lane != self.sync {
-            return any;
-        }
-        if cache.open > 0 {
-            self.close_batch(cache);
-        }
-        if cache.waiting.is_null() {
-            return any;
-        }
-        while let Some((count, seq)) = cache.waiting().batches.pop_front() {
-            any = true;
-            let stamp = Stamp { lane, seq };
-            for _ in 0..count {
-                let round = cache.waiting().rounds.pop_front().expect("batches count rounds");
-                let bytes = slot_bytes(self.class_at(round)) as u64;
-                cache.waiting().bytes -= bytes;
-                self.pending_bytes += bytes;
-                match self.pending.last_mut() {
-                    Some(batch) if batch.stamp == stamp => {
-                        batch.rounds.push(round);
-                        batch.bytes += bytes;
-                    }
-                    _ => self.pending.push(Batch { stamp, rounds: vec![round], bytes }),
-                }
-            }
-        }
-        any
-    }
-
-    /// Takes a cache's grants away; its capacities are 0 until they grow again.
-    pub fn revoke_grants(&mut self, cache: &mut LaneCache) {
-        self.granted -= cache.granted;
-        cache.granted = 0;
-        for class in 1..CLASS_END {
-            cache.set_cap(class, 0);
-        }
-    }
-
-    /// Gives back every slot of every depot. Answers whether there was anything.
-    pub fn flush_depots(&mut self) -> bool {
-        let mut any = false;
-        for lane in 0..self.depots.len() {
-            let Some(depot) = self.depots[lane].as_deref_mut() else { continue };
-            let full = depot.drain();
-            any |= !full.is_empty();
-            for magazine in full {
-                self.give_back(lane as LaneId, magazine.rounds());
-            }
-        }
-        self.depot_bytes = 0;
-        any
-    }
-
-    /// Ends a cache's membership: flushed, its counters kept by the pool.
-    pub fn remove_cache(&mut self, cache: &mut LaneCache) {
-        use Ordering::Relaxed;
-        self.flush_cache(cache);
-        self.revoke_grants(cache);
-        for class in 1..CLASS_END {
-            let mag = &cache.mags[class];
-            let (allocs, frees) = (mag.allocs.load(Relaxed), mag.frees.load(Relaxed));
-            self.totals.slot_allocs += allocs;
-            self.totals.slot_frees += frees;
-            let net = allocs.wrapping_sub(frees) as i64;
-            self.totals.slot_live_bytes += net * slot_bytes(class) as i64;
-        }
-        self.totals.slot_requested += cache.requested.load(Relaxed);
-        let me: *mut LaneCache = cache;
-        self.caches.retain(|c| c.0 != me);
-    }
-
     // ---- extents ---------------------------------------------------------------------
 
     /// Takes an extent for `cache`'s lane. Answers its address.

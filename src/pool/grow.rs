@@ -163,9 +163,8 @@ impl Core {
             self.settle();
         }
         let vmem = &self.vmem;
-        self.heap.idle_runs(&self.lanes, |g| {
-            !(target.0..target.1).contains(&g) && !vmem.is_pinned(g)
-        })
+        self.heap
+            .idle_runs(&self.lanes, |g| !(target.0..target.1).contains(&g) && !vmem.is_pinned(g))
     }
 
     fn may_move(&self) -> bool {
@@ -236,8 +235,7 @@ impl Core {
         let per = self.heap.per_granule();
         let granules = (quanta + align).div_ceil(per) as usize + 1;
         let covered = self.marks.quanta() / per as usize;
-        let used: usize =
-            self.vmem.spaces().iter().map(|s| s.bytes / self.vmem.granule()).sum();
+        let used: usize = self.vmem.spaces().iter().map(|s| s.bytes / self.vmem.granule()).sum();
         let left = covered.saturating_sub(used);
         if granules > left {
             return Err(Refusal::AddressSpace);

@@ -17,8 +17,7 @@ struct State {
     poked: bool,
 }
 
-static STATE: Mutex<State> =
-    Mutex::new(State { pools: Vec::new(), running: false, poked: false });
+static STATE: Mutex<State> = Mutex::new(State { pools: Vec::new(), running: false, poked: false });
 static WAKE: Condvar = Condvar::new();
 static PARKED: AtomicBool = AtomicBool::new(false);
 

@@ -3,30 +3,37 @@
 //! - [`hot`]: what usually happens, without a lock;
 //! - [`cache`]: thread and lane caches, and who may touch them;
 //! - [`slow`]: everything else an allocation or a free may need;
-//! - [`core`]: the locked heart: placement, growth, settling, caches' refill and spill;
+//! - [`core`]: the locked heart; [`slots`]: its refill and spill of magazines; [`settle`]: what
+//!   waits for fences; [`grow`]: placement with its driver calls;
 //! - [`ladder`]: what is tried, in order, before an allocation fails;
-//! - [`registry`]: pools, threads, drivers of the process, and their life;
+//! - [`world`], [`devices`], [`registry`]: the process: its state, drivers, pools and threads;
 //! - [`control`]: limits, trim, pins, captures, streams' end;
 //! - [`stats`], [`report`]: the accounts, leaks, what an out-of-memory error says;
 //! - [`buffers`]: sets of buffers of one size;
 //! - [`keeper`]: the thread that settles, trims and recovers in the background.
 //!
-//! Locks, outermost first: the registry, a pool's core, a pool's hooks. User callbacks run with no lock
+//! Locks, outermost first: the registry, a pool's core, a pool's hooks. User callbacks run with no
+//! lock
 //! held (but for the
-//! unmap callback, which runs inside the core's). Cost: see [`hot`] for hits; a miss takes the core's lock once.
+//! unmap callback, which runs inside the core's). Cost: see [`hot`] for hits; a miss takes the
+//! core's lock once.
 
 pub mod buffers;
 pub mod cache;
 pub mod control;
 pub mod core;
+pub mod devices;
 pub mod grow;
 pub mod hot;
 pub mod keeper;
 pub mod ladder;
 pub mod registry;
 pub mod report;
+pub mod settle;
+pub mod slots;
 pub mod slow;
 pub mod stats;
+pub mod world;
 
 use crate::base::sync::SpinLock;
 use crate::base::sync::atomic::{AtomicU64, Ordering};
@@ -178,7 +185,7 @@ impl Pool {
 
     /// The default pool, as the environment configures it, made at first use.
     pub fn default_pool() -> Result<Pool> {
-        Ok(Pool { id: registry::default_pool()?, owned: false })
+        Ok(Pool { id: devices::default_pool()?, owned: false })
     }
 
     /// The pool with this number, not owned.

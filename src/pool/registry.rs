@@ -10,14 +10,13 @@
 
 use super::cache::{self, Arena, Entry, LaneCache, ThreadCache};
 use super::core::{CacheRef, Core, DriverRef, Totals, note};
+use super::devices::{self, default_pool};
 use super::hot::{SYNC_STREAM, slot_in_table};
+use super::world::{self, begin, check_world, no_memory};
 use super::{HANDLE_SHIFT, Settings, Shared, invalid_pool, keeper, report};
-use crate::base::raw;
-use crate::base::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use crate::base::sync::atomic::{AtomicPtr, Ordering};
 use crate::base::tls;
 use crate::base::units::QUANTUM;
-use crate::config::{Backend, Config, Leaks};
-use crate::driver::host::{HostDriver, HostOptions};
 use crate::driver::Driver;
 use crate::error::{Error, Result, Status};
 use crate::heap::Heap;
@@ -25,7 +24,6 @@ use crate::slab::marks::Marks;
 use crate::slab::slabs::Slabs;
 use crate::stream::{LaneKind, Lanes};
 use crate::vmem::Vmem;
-use once_cell::sync::OnceCell;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -34,12 +32,6 @@ const POOLS_MAX: usize = 1 << 16;
 static POOLS: [AtomicPtr<Shared>; POOLS_MAX] =
     [const { AtomicPtr::new(std::ptr::null_mut()) }; POOLS_MAX];
 static REGISTRY: Mutex<Registry> = Mutex::new(Registry::new());
-/// The number of the default pool, once made.
-static DEFAULT: OnceCell<u64> = OnceCell::new();
-/// A word that reads 1 in the process that began, 0 in a forked child; null before.
-static WORLD: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
-static SHUT_DOWN: AtomicBool = AtomicBool::new(false);
-static EXIT_KEY: AtomicU64 = AtomicU64::new(u64::MAX);
 
 struct Registry {
     threads: Vec<ThreadRef>,
@@ -85,85 +77,6 @@ fn registry() -> MutexGuard<'static, Registry> {
     REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-// ---- the world ---------------------------------------------------------------------------
-
-/// Fails in a forked child, and after shutdown. Touches no lock.
-pub fn check_world() -> Result<()> {
-    let world = WORLD.load(Ordering::Acquire);
-    // SAFETY: null or a word that is never unmapped.
-    if !world.is_null() && unsafe { (*world).load(Ordering::Relaxed) } == 0 {
-        return Err(Error::new(
-            Status::Forked,
-            "this process was forked after Forebay's first use: device memory belongs to the \
-             parent; create it after the fork, or start the child with exec",
-        ));
-    }
-    if SHUT_DOWN.load(Ordering::Acquire) {
-        return Err(Error::new(Status::ShutDown, "forebay_shutdown was called"));
-    }
-    Ok(())
-}
-
-/// First use: the word that tells forks, the threads' exit hook, the report at exit.
-fn begin() -> Result<()> {
-    static BEGUN: OnceCell<()> = OnceCell::new();
-    BEGUN
-        .get_or_try_init(|| {
-            let page = raw::wiped_on_fork(4096).ok_or_else(no_memory)?;
-            let word = page.cast::<AtomicU32>();
-            // SAFETY: the page is mapped, zeroed and aligned.
-            unsafe { word.as_ref() }.store(1, Ordering::Relaxed);
-            let mut key: libc::pthread_key_t = 0;
-            // SAFETY: `key` is a local; the hook stays loaded (the library is never unloaded).
-            if unsafe { libc::pthread_key_create(&raw mut key, Some(thread_exit)) } != 0 {
-                return Err(Error::new(
-                    Status::Internal,
-                    "no thread-exit key is left (PTHREAD_KEYS_MAX); the process uses them all",
-                ));
-            }
-            EXIT_KEY.store(u64::from(key), Ordering::Release);
-            // SAFETY: the handler stays loaded and never unwinds.
-            if unsafe { libc::atexit(process_exit) } != 0 {
-                tracing::warn!("atexit refused: no leak report will be printed at exit");
-            }
-            WORLD.store(word.as_ptr(), Ordering::Release);
-            Ok(())
-        })
-        .map(|&()| ())
-}
-
-fn no_memory() -> Error {
-    Error::new(Status::OutOfMemory, "the host has no memory left for Forebay's own tables")
-}
-
-extern "C" fn process_exit() {
-    let result = std::panic::catch_unwind(|| {
-        if check_world().is_err() {
-            return;
-        }
-        keeper::park();
-        let config = Config::from_env().unwrap_or_default();
-        if config.leaks == Leaks::Off {
-            return;
-        }
-        for id in live_pools() {
-            report::print_leaks(id, config.leaks, "exit");
-        }
-    });
-    if result.is_err() {
-        eprintln!("forebay: the leak report failed");
-    }
-}
-
-/// Ends all use: hot paths close, allocations fail, frees succeed silently.
-pub fn shutdown() -> Result<()> {
-    check_world()?;
-    SHUT_DOWN.store(true, Ordering::Release);
-    cache::EPOCH.fetch_add(1, Ordering::Release);
-    keeper::park();
-    Ok(())
-}
-
 // ---- threads -----------------------------------------------------------------------------
 
 /// This thread's cache with its hot path open, made at the thread's first operation.
@@ -174,7 +87,7 @@ pub fn enrol() -> Result<*mut ThreadCache> {
     let mut cache = cache::current();
     if cache::is_first(cache) {
         cache = registry.arena().thread().ok_or_else(no_memory)?;
-        let key = EXIT_KEY.load(Ordering::Acquire) as libc::pthread_key_t;
+        let key = world::exit_key();
         // SAFETY: the key was created in `begin`; the value is the cache's address.
         if unsafe { libc::pthread_setspecific(key, cache.cast()) } != 0 {
             // SAFETY: just made, known to nobody.
@@ -192,7 +105,10 @@ pub fn enrol() -> Result<*mut ThreadCache> {
 }
 
 /// A thread ends: everything it cached goes back.
-unsafe extern "C" fn thread_exit(value: *mut libc::c_void) {
+///
+/// # Safety
+/// Called by the C library with the value that `enrol` set.
+pub unsafe extern "C" fn thread_exit(value: *mut libc::c_void) {
     let result = std::panic::catch_unwind(|| {
         let world = check_world();
         if matches!(&world, Err(e) if e.status() == Status::Forked) {
@@ -390,103 +306,6 @@ pub fn live_pools() -> Vec<u64> {
     registry().live.clone()
 }
 
-/// The default pool's number, made at first use as the environment says.
-pub fn default_pool() -> Result<u64> {
-    check_world()?;
-    DEFAULT
-        .get_or_try_init(|| {
-            let config = Config::from_env()?;
-            crate::telemetry::log::init(&config);
-            let driver = open_driver(&config)?;
-            let total = driver.device().total_bytes as u64;
-            let settings = Settings::resolve(&config, total, driver.backend() == "host");
-            create(driver, settings)
-        })
-        .copied()
-}
-
-/// The default pool's number, if it has been made.
-pub fn default_made() -> Option<u64> {
-    DEFAULT.get().copied()
-}
-
-/// The number of the pool of pinned host memory, once made.
-static HOST: OnceCell<u64> = OnceCell::new();
-
-/// The pool of pinned host memory, made at first use. Its limit is the device's size.
-pub fn host_pool() -> Result<u64> {
-    check_world()?;
-    HOST.get_or_try_init(|| {
-        let config = Config::from_env()?;
-        // The backend must be usable: pinned memory serves copies to its device.
-        let device = open_driver(&config)?;
-        let mut options = host_options(&config);
-        options.pinned = true;
-        options.event_cost_ns = 0;
-        options.context_events = true;
-        options.total_bytes = device.device().total_bytes;
-        let driver = HostDriver::new(options).map_err(|e| {
-            Error::new(Status::NoDriver, format!("pinned host memory could not start: {e}"))
-        })?;
-        let total = driver.device().total_bytes as u64;
-        let mut settings = Settings::resolve(&config, total, true);
-        settings.reserve = 0;
-        create(Arc::new(driver), settings)
-    })
-    .copied()
-}
-
-/// Live and held bytes of pinned host memory; zeros before its first use.
-pub fn host_bytes() -> (u64, u64) {
-    let Some(&id) = HOST.get() else { return (0, 0) };
-    let stats = pool(id).and_then(|p| p.with_core(id, Core::stats));
-    stats.map_or((0, 0), |s| (s.live_bytes, s.mapped_bytes))
-}
-
-/// The driver that the configuration asks for. One a process and device.
-pub fn open_driver(config: &Config) -> Result<Arc<dyn Driver>> {
-    static DRIVERS: Mutex<Option<HashMap<i32, Arc<dyn Driver>>>> = Mutex::new(None);
-    if config.backend != Backend::Host {
-        let asked = if config.backend == Backend::Auto { "auto (the default)" } else { "cuda" };
-        return Err(Error::new(
-            Status::NoDriver,
-            format!(
-                "FOREBAY_BACKEND is {asked}, and this build has no CUDA driver yet; set \
-                 FOREBAY_BACKEND=host to use host memory instead"
-            ),
-        ));
-    }
-    if config.device != 0 {
-        return Err(Error::new(
-            Status::InvalidArgument,
-            format!("device {} does not exist: the host backend has device 0", config.device),
-        ));
-    }
-    let mut drivers = DRIVERS.lock().unwrap_or_else(PoisonError::into_inner);
-    let drivers = drivers.get_or_insert_default();
-    if let Some(driver) = drivers.get(&config.device) {
-        return Ok(Arc::clone(driver));
-    }
-    let driver = HostDriver::new(host_options(config)).map_err(|e| {
-        Error::new(Status::NoDriver, format!("the host backend could not start: {e}"))
-    })?;
-    let driver: Arc<dyn Driver> = Arc::new(driver);
-    drivers.insert(config.device, Arc::clone(&driver));
-    Ok(driver)
-}
-
-/// What the configuration says of the host device.
-pub fn host_options(config: &Config) -> HostOptions {
-    let mut options = HostOptions::default();
-    if let Some(limit) = config.limit {
-        let bytes = limit.resolve(options.total_bytes as u64) as usize;
-        options.total_bytes = bytes.max(options.granularity);
-    }
-    options.event_cost_ns = config.host_event_ns;
-    options.context_events = config.host_context_events;
-    options
-}
-
 /// Makes a pool. Everything that fails is undone.
 pub fn create(driver: Arc<dyn Driver>, settings: Settings) -> Result<u64> {
     check_world()?;
@@ -574,7 +393,6 @@ fn new_core(driver: Arc<dyn Driver>, settings: Settings) -> Result<Core> {
         totals: Totals::default(),
         captures: HashMap::new(),
         idle_since: None,
-        ignore_stamps: false,
     };
     if let Err(refusal) = core.prefill(reserve) {
         note(core.vmem.close(), "a failed pool's memory stays reserved");
@@ -591,7 +409,7 @@ fn new_core(driver: Arc<dyn Driver>, settings: Settings) -> Result<Core> {
 pub fn destroy(id: u64) -> Result<()> {
     let shared = pool(id)?;
     let leaks = shared.with_core(id, |core| core.settings.leaks)?;
-    if DEFAULT.get() == Some(&id) || HOST.get() == Some(&id) {
+    if devices::is_own(id) {
         return Err(Error::new(
             Status::InvalidArgument,
             "the default pool lives as long as the process; use forebay_shutdown to end",

@@ -241,9 +241,8 @@ impl Pool {
 
     /// The accounts, limits and tags as one JSON object.
     pub fn report_json(&self) -> Result<String> {
-        let (stats, tags, backend) = self.with_core(|core| {
-            (core.stats(), core.tag_bytes(), core.driver().backend())
-        })?;
+        let (stats, tags, backend) =
+            self.with_core(|core| (core.stats(), core.tag_bytes(), core.driver().backend()))?;
         let mut text = String::from("{");
         let mut field = |name: &str, value: u64| {
             let comma = if text.len() > 1 { "," } else { "" };

@@ -6,8 +6,9 @@
 use super::cache::{self, LaneCache, ThreadCache};
 use super::core::{Core, Extent, REQUEST_MAX, Side};
 use super::hot::{SYNC_STREAM, slot_in_table};
-use super::ladder::{self, Refusal};
+use super::ladder;
 use super::{Shared, invalid_pool, registry};
+use super::{devices, world};
 use crate::base::sync::atomic::Ordering;
 use crate::base::units::{MIB, QUANTUM, QUANTUM_SHIFT, UNIT_SHIFT};
 use crate::config::FreeMode;
@@ -58,7 +59,7 @@ pub unsafe fn alloc(
             return Err(Error::new(Status::InvalidArgument, "the pointer for the result is NULL"));
         }
         let result = checked_request(bytes, align).and_then(|()| match bytes {
-            0 => registry::check_world().map(|()| 0),
+            0 => world::check_world().map(|()| 0),
             _ => alloc_block(pool, bytes, align, stream),
         });
         let address = *result.as_ref().unwrap_or(&0);
@@ -89,7 +90,7 @@ fn find(
     pool: u64,
     stream: u64,
 ) -> Result<(*mut ThreadCache, *mut LaneCache, &'static Shared, u64)> {
-    registry::check_world()?;
+    world::check_world()?;
     let mut thread = cache::current();
     // SAFETY: this thread's own cache; read between enter and leave.
     let mut lane = unsafe {
@@ -169,7 +170,7 @@ pub fn dealloc(pool: u64, address: usize, stream: u64) -> Status {
         if address == 0 {
             return Ok(());
         }
-        match registry::check_world() {
+        match world::check_world() {
             Err(e) if e.status() == Status::ShutDown => return Ok(()),
             other => other?,
         }
@@ -185,7 +186,7 @@ fn owning_pool(pool: u64, address: usize) -> Result<u64> {
         return Ok(pool);
     }
     // The default pool's own addresses are checked again under its lock.
-    if let Some(id) = registry::default_made()
+    if let Some(id) = devices::default_made()
         && registry::pool(id)?.with_core(id, |core| core.quantum(address).is_some())?
     {
         return Ok(0);

@@ -6,8 +6,9 @@
 //! **idle** (clean whole granules), **other** (stock, stranded). Cost: a walk over free pieces and
 //! caches; for people and reports.
 
+use super::Pool;
 use super::core::Core;
-use super::{Pool, registry};
+use super::world;
 use crate::base::sync::atomic::Ordering::Relaxed;
 use crate::base::units::QUANTUM_SHIFT;
 use crate::error::Result;
@@ -195,7 +196,7 @@ impl Pool {
 
     /// Live bytes and blocks by tag.
     pub fn tag_bytes(&self) -> Result<Vec<(u64, u64)>> {
-        registry::check_world()?;
+        world::check_world()?;
         self.with_core(|core| core.tag_bytes())
     }
 }

@@ -3,8 +3,8 @@
 //! Owns stacks of full magazines by class, bounded in bytes by the caller. A plain value:
 //! the pool keeps it under the core's lock. Cost: a push or a pop.
 
-use super::class::{CLASSES, slot_bytes};
 use super::Round;
+use super::class::{CLASSES, slot_bytes};
 
 /// Magazines hold at most this many rounds.
 pub const ROUNDS_MAX: usize = 64;

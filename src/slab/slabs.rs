@@ -4,9 +4,9 @@
 //! free slots are free in that lane's order. Cost: O(log slabs of the class) to find a slab, a
 //! few instructions a slot.
 
+use super::Round;
 use super::class::{CLASS_END, CLASSES, INFO, slot_bytes};
 use super::marks::{Descriptor, Marks};
-use super::Round;
 use crate::base::units::{MIB, QUANTUM, QUANTUM_SHIFT, UNIT_SHIFT};
 use crate::heap::NodeId;
 use crate::stream::LaneId;
@@ -278,8 +278,7 @@ impl Slabs {
 
     /// Whether a lane has slabs.
     pub fn lane_in_use(&self, lane: LaneId) -> bool {
-        self.lane(lane).is_some_and(|l| {
-            (1..CLASS_END).any(|c| l.out[c] > 0 || !l.partial[c].is_empty())
-        })
+        self.lane(lane)
+            .is_some_and(|l| (1..CLASS_END).any(|c| l.out[c] > 0 || !l.partial[c].is_empty()))
     }
 }

@@ -76,11 +76,7 @@ fn sizes() {
         ("0.3K", Size::Bytes(307)),
     ];
     for (text, size) in values {
-        assert_eq!(
-            accepted(&[("FOREBAY_LIMIT", text)]).limit,
-            Some(size),
-            "{text:?}"
-        );
+        assert_eq!(accepted(&[("FOREBAY_LIMIT", text)]).limit, Some(size), "{text:?}");
     }
     // Separated by bars; the first is empty.
     let wrong = "| |12 apples|apples|G|%|.|.5G|5.G|1.5|1.5B|1..5G|1.2.3G|-1|+1|1e9|0x10|20GB|20Gi\
@@ -88,10 +84,7 @@ fn sizes() {
                  |99999999999999999999999%|1.1234567890G|1.0001%|٣G|1 G iB|none";
     for text in wrong.split('|') {
         let problem = refused("FOREBAY_LIMIT", text);
-        assert!(
-            problem.accepted.contains("4096, 512M, 1.5GiB or 80%"),
-            "{problem:?}"
-        );
+        assert!(problem.accepted.contains("4096, 512M, 1.5GiB or 80%"), "{problem:?}");
     }
     for text in ["0", "0%", "0.0G", "0.0001K"] {
         refused("FOREBAY_LIMIT", text);
@@ -101,24 +94,12 @@ fn sizes() {
         accepted(&[(name, "0")]);
         refused(name, "much");
     }
-    assert_eq!(
-        accepted(&[("FOREBAY_RESERVE", "1%")]).reserve,
-        Size::Percent(1000)
-    );
-    assert_eq!(
-        accepted(&[("FOREBAY_HEADROOM", "0")]).headroom,
-        Some(Size::Bytes(0))
-    );
+    assert_eq!(accepted(&[("FOREBAY_RESERVE", "1%")]).reserve, Size::Percent(1000));
+    assert_eq!(accepted(&[("FOREBAY_HEADROOM", "0")]).headroom, Some(Size::Bytes(0)));
     let threshold = accepted(&[("FOREBAY_RELEASE_THRESHOLD", "3K")]).release_threshold;
     assert_eq!(threshold, Some(Size::Bytes(3 * KIB)));
-    assert_eq!(
-        accepted(&[("FOREBAY_CACHE", "1M")]).cache,
-        Some(Size::Bytes(MIB))
-    );
-    assert_eq!(
-        accepted(&[("FOREBAY_SOFT_LIMIT", "1M")]).soft_limit,
-        Some(Size::Bytes(MIB))
-    );
+    assert_eq!(accepted(&[("FOREBAY_CACHE", "1M")]).cache, Some(Size::Bytes(MIB)));
+    assert_eq!(accepted(&[("FOREBAY_SOFT_LIMIT", "1M")]).soft_limit, Some(Size::Bytes(MIB)));
 }
 
 #[test]
@@ -145,12 +126,7 @@ fn sizes_resolve_and_print() {
     }
     let error = "12 apples".parse::<Size>().expect_err("no size");
     assert_eq!(error.status(), Status::InvalidArgument);
-    assert!(
-        error
-            .message()
-            .starts_with("\"12 apples\" is not a size such as "),
-        "{error}"
-    );
+    assert!(error.message().starts_with("\"12 apples\" is not a size such as "), "{error}");
 }
 
 #[test]
@@ -164,46 +140,23 @@ fn durations_and_numbers() {
         ("10 S", Duration::from_secs(10)),
     ];
     for (text, duration) in values {
-        assert_eq!(
-            accepted(&[("FOREBAY_DECAY", text)]).decay,
-            duration,
-            "{text:?}"
-        );
+        assert_eq!(accepted(&[("FOREBAY_DECAY", text)]).decay, duration, "{text:?}");
     }
-    for text in [
-        "",
-        "s",
-        "ms",
-        "1.5s",
-        "-1",
-        "10m",
-        "10 s s",
-        "soon",
-        "18446744073709551616",
-    ] {
+    for text in ["", "s", "ms", "1.5s", "-1", "10m", "10 s s", "soon", "18446744073709551616"] {
         refused("FOREBAY_DECAY", text);
     }
     assert_eq!(accepted(&[("FOREBAY_OOM_WAIT_MS", "0")]).oom_wait_ms, 0);
     assert_eq!(accepted(&[("FOREBAY_OOM_WAIT_MS", "2s")]).oom_wait_ms, 2000);
-    assert_eq!(
-        accepted(&[("FOREBAY_OOM_WAIT_MS", "4294967295")]).oom_wait_ms,
-        u32::MAX
-    );
+    assert_eq!(accepted(&[("FOREBAY_OOM_WAIT_MS", "4294967295")]).oom_wait_ms, u32::MAX);
     refused("FOREBAY_OOM_WAIT_MS", "4294967296");
     refused("FOREBAY_OOM_WAIT_MS", "18446744073709551615s");
-    assert_eq!(
-        accepted(&[("FOREBAY_KEEPER_BUDGET_MS", "1000")]).keeper_budget_ms,
-        1000
-    );
+    assert_eq!(accepted(&[("FOREBAY_KEEPER_BUDGET_MS", "1000")]).keeper_budget_ms, 1000);
     refused("FOREBAY_KEEPER_BUDGET_MS", "1001");
     assert_eq!(accepted(&[("FOREBAY_DEVICE", "7")]).device, 7);
     for text in ["", "-1", "+1", "1.0", "gpu0", "2147483648"] {
         refused("FOREBAY_DEVICE", text);
     }
-    assert_eq!(
-        accepted(&[("FOREBAY_HOST_EVENT_NS", "700")]).host_event_ns,
-        700
-    );
+    assert_eq!(accepted(&[("FOREBAY_HOST_EVENT_NS", "700")]).host_event_ns, 700);
     for text in ["", "1000000001", "1us"] {
         refused("FOREBAY_HOST_EVENT_NS", text);
     }
@@ -211,31 +164,14 @@ fn durations_and_numbers() {
 
 #[test]
 fn switches() {
-    for (texts, value) in [
-        (["1", "true", "ON", " yes "], true),
-        (["0", "False", "off", "no"], false),
-    ] {
+    for (texts, value) in
+        [(["1", "true", "ON", " yes "], true), (["0", "False", "off", "no"], false)]
+    {
         for text in texts {
-            assert_eq!(
-                accepted(&[("FOREBAY_KEEPER", text)]).keeper,
-                value,
-                "{text:?}"
-            );
-            assert_eq!(
-                accepted(&[("FOREBAY_SCRUB", text)]).scrub,
-                value,
-                "{text:?}"
-            );
-            assert_eq!(
-                accepted(&[("FOREBAY_BACKTRACE", text)]).backtrace,
-                value,
-                "{text:?}"
-            );
-            assert_eq!(
-                accepted(&[("FOREBAY_STRICT", text)]).strict,
-                value,
-                "{text:?}"
-            );
+            assert_eq!(accepted(&[("FOREBAY_KEEPER", text)]).keeper, value, "{text:?}");
+            assert_eq!(accepted(&[("FOREBAY_SCRUB", text)]).scrub, value, "{text:?}");
+            assert_eq!(accepted(&[("FOREBAY_BACKTRACE", text)]).backtrace, value, "{text:?}");
+            assert_eq!(accepted(&[("FOREBAY_STRICT", text)]).strict, value, "{text:?}");
             let config = accepted(&[("FOREBAY_HOST_CONTEXT_EVENTS", text)]);
             assert_eq!(config.host_context_events, value, "{text:?}");
         }
@@ -254,59 +190,29 @@ fn words_and_lists() {
         [Backend::Auto, Backend::Cuda, Backend::Host]
     );
     let leaks = |text| accepted(&[("FOREBAY_LEAKS", text)]).leaks;
-    assert_eq!(
-        ["off", "summary", "full"].map(leaks),
-        [Leaks::Off, Leaks::Summary, Leaks::Full]
-    );
+    assert_eq!(["off", "summary", "full"].map(leaks), [Leaks::Off, Leaks::Summary, Leaks::Full]);
     let moves = |text| accepted(&[("FOREBAY_MOVE", text)]).r#move;
-    assert_eq!(
-        ["1", "idle", "0"].map(moves),
-        [Move::Always, Move::Idle, Move::Never]
-    );
+    assert_eq!(["1", "idle", "0"].map(moves), [Move::Always, Move::Idle, Move::Never]);
     let free = |text| accepted(&[("FOREBAY_FREE", text)]).free;
     let modes = [FreeMode::Deferred, FreeMode::Sync, FreeMode::Stream];
     assert_eq!(["deferred", "sync", "stream"].map(free), modes);
-    for name in [
-        "FOREBAY_BACKEND",
-        "FOREBAY_LEAKS",
-        "FOREBAY_MOVE",
-        "FOREBAY_FREE",
-    ] {
+    for name in ["FOREBAY_BACKEND", "FOREBAY_LEAKS", "FOREBAY_MOVE", "FOREBAY_FREE"] {
         for text in ["", "cuda,host", "rocm", "2"] {
             refused(name, text);
         }
     }
 
     let debug = |text| accepted(&[("FOREBAY_DEBUG", text)]).debug;
-    let checks = |poison, guard, streams| DebugChecks {
-        poison,
-        guard,
-        streams,
-    };
+    let checks = |poison, guard, streams| DebugChecks { poison, guard, streams };
     assert_eq!(debug("none"), checks(false, false, false));
     assert_eq!(debug("poison"), checks(true, false, false));
     assert_eq!(debug("Streams , poison"), checks(true, false, true));
-    assert_eq!(
-        debug("poison,guard,streams,guard"),
-        checks(true, true, true)
-    );
+    assert_eq!(debug("poison,guard,streams,guard"), checks(true, true, true));
     let reuse = |text| accepted(&[("FOREBAY_REUSE", text)]).reuse;
     assert_eq!(reuse("none"), Reuse::NONE);
-    assert_eq!(
-        reuse("opportunistic"),
-        Reuse {
-            opportunistic: true,
-            ..Reuse::NONE
-        }
-    );
+    assert_eq!(reuse("opportunistic"), Reuse { opportunistic: true, ..Reuse::NONE });
     let all = "internal_dependencies,follow_event_dependencies,opportunistic";
-    assert_eq!(
-        reuse(all),
-        Reuse {
-            internal_dependencies: true,
-            ..Reuse::default()
-        }
-    );
+    assert_eq!(reuse(all), Reuse { internal_dependencies: true, ..Reuse::default() });
     for name in ["FOREBAY_DEBUG", "FOREBAY_REUSE"] {
         for text in ["", ",", "poison,", "none,poison", "poison guard", "all"] {
             refused(name, text);
@@ -317,21 +223,12 @@ fn words_and_lists() {
 #[test]
 fn log_settings() {
     let log = |text| accepted(&[("FOREBAY_LOG", text)]).log;
-    let setting = |level, file: Option<&str>| LogSetting {
-        level,
-        file: file.map(PathBuf::from),
-    };
+    let setting = |level, file: Option<&str>| LogSetting { level, file: file.map(PathBuf::from) };
     assert_eq!(log("off"), setting(LogLevel::Off, None));
     assert_eq!(log("error"), setting(LogLevel::Error, None));
     assert_eq!(log("WARN"), setting(LogLevel::Warn, None));
-    assert_eq!(
-        log("info, run.log"),
-        setting(LogLevel::Info, Some("run.log"))
-    );
-    assert_eq!(
-        log("debug,a,b.log"),
-        setting(LogLevel::Debug, Some("a,b.log"))
-    );
+    assert_eq!(log("info, run.log"), setting(LogLevel::Info, Some("run.log")));
+    assert_eq!(log("debug,a,b.log"), setting(LogLevel::Debug, Some("a,b.log")));
     assert_eq!(log("trace"), setting(LogLevel::Trace, None));
     for text in ["", "info,", "info, ", ",run.log", "loud", "run.log", "6"] {
         refused("FOREBAY_LOG", text);
@@ -366,10 +263,7 @@ fn bytes_depend_on_the_device() {
     assert_eq!(set.headroom_bytes(1000, true), 10);
     assert_eq!(set.cache_bytes(1000, 800), 20);
     assert_eq!(set.release_threshold_bytes(1000), 0);
-    assert_eq!(
-        accepted(&[("FOREBAY_LIMIT", "9T")]).limit_bytes(GIB, false),
-        GIB
-    );
+    assert_eq!(accepted(&[("FOREBAY_LIMIT", "9T")]).limit_bytes(GIB, false), GIB);
 }
 
 #[test]
@@ -447,11 +341,7 @@ fn the_document_has_the_table_of_the_code() {
         .map(|line| line.to_string() + "\n")
         .collect();
     let expected = forebay::config::table::markdown();
-    assert_eq!(
-        table.concat(),
-        expected,
-        "docs/configuration.md must hold:\n{expected}"
-    );
+    assert_eq!(table.concat(), expected, "docs/configuration.md must hold:\n{expected}");
 }
 
 #[test]
@@ -460,10 +350,7 @@ fn the_examples_of_the_document_hold() {
     let mut examples = 0;
     for block in text.split("```sh\n").skip(1) {
         let block = block.split("```").next().expect("a closed block");
-        for assignment in block
-            .split_whitespace()
-            .filter(|word| word.starts_with("FOREBAY_"))
-        {
+        for assignment in block.split_whitespace().filter(|word| word.starts_with("FOREBAY_")) {
             let (name, value) = assignment.split_once('=').expect("an assignment");
             accepted(&[(name, value)]);
             examples += 1;
@@ -473,9 +360,6 @@ fn the_examples_of_the_document_hold() {
     for (name, value) in [("FOREBAY_LIMIT", "12 apples"), ("FOREBAY_LIMT", "20GiB")] {
         let (_, problems) = read(&[(name, value)]);
         let line = format!("forebay: {}", problems[0]);
-        assert!(
-            text.contains(&line),
-            "docs/configuration.md must say:\n{line}"
-        );
+        assert!(text.contains(&line), "docs/configuration.md must say:\n{line}");
     }
 }

@@ -15,11 +15,7 @@ const DEVICE_BYTES: usize = 64 << 20;
 /// Runs a check on each backend and asks the device afterwards whether anything is left.
 fn on_every_backend(check: fn(&dyn Driver)) {
     let device = |deferred| {
-        let options = HostOptions {
-            total_bytes: DEVICE_BYTES,
-            deferred,
-            ..HostOptions::default()
-        };
+        let options = HostOptions { total_bytes: DEVICE_BYTES, deferred, ..HostOptions::default() };
         Arc::new(HostDriver::new(options).expect("a device"))
     };
     let (plain, deferred, wrapped) = (device(false), device(true), device(false));
@@ -30,11 +26,7 @@ fn on_every_backend(check: fn(&dyn Driver)) {
     assert!(faulty.total() > 0, "the wrapper saw the calls");
     for device in [plain, deferred, wrapped] {
         device.quiesce();
-        assert!(
-            device.census().is_clean(),
-            "left behind: {:?}",
-            device.census()
-        );
+        assert!(device.census().is_clean(), "left behind: {:?}", device.census());
     }
 }
 
@@ -54,9 +46,7 @@ fn open(driver: &dyn Driver, count: usize) -> usize {
     let base = driver.reserve(count * granule).expect("address space");
     for i in 0..count {
         let page = driver.create(granule).expect("memory");
-        driver
-            .map(base + i * granule, granule, page)
-            .expect("a free range");
+        driver.map(base + i * granule, granule, page).expect("a free range");
         // The mapping keeps the page alive.
         driver.release(page).expect("ours");
     }
@@ -83,12 +73,8 @@ fn pages_move_with_their_contents() {
             if i > 0 {
                 assert_eq!((read(at), read(last)), (i as u8, i as u8));
             }
-            driver
-                .fill(at, i as u8 + 1, granule, StreamHandle(0))
-                .expect("queued");
-            driver
-                .stream_synchronize(StreamHandle(0))
-                .expect("always there");
+            driver.fill(at, i as u8 + 1, granule, StreamHandle(0)).expect("queued");
+            driver.stream_synchronize(StreamHandle(0)).expect("always there");
             driver.unmap(at, granule).expect("whole");
         }
         driver.release(page).expect("ours");
@@ -133,19 +119,12 @@ fn a_failed_call_changes_nothing_and_may_be_repeated() {
         let granule = driver.device().granularity;
         let base = open(driver, 2);
         let page = driver.create(granule).expect("memory");
-        driver
-            .fill(base, 9, 2 * granule, StreamHandle(0))
-            .expect("queued");
-        driver
-            .stream_synchronize(StreamHandle(0))
-            .expect("always there");
+        driver.fill(base, 9, 2 * granule, StreamHandle(0)).expect("queued");
+        driver.stream_synchronize(StreamHandle(0)).expect("always there");
         for _ in 0..2 {
             assert_eq!(code(driver.map(base, granule, page)), Code::InvalidValue);
             assert_eq!(code(driver.unmap(base, 3 * granule)), Code::InvalidValue);
-            assert_eq!(
-                code(driver.unreserve(base, 2 * granule)),
-                Code::InvalidValue
-            );
+            assert_eq!(code(driver.unreserve(base, 2 * granule)), Code::InvalidValue);
         }
         assert_eq!((read(base), read(base + 2 * granule - 1)), (9, 9));
         driver.unmap(base, granule).expect("one of two");
@@ -164,12 +143,8 @@ fn an_event_marks_the_work_before_it() {
         assert_eq!(driver.event_query(event), Ok(true), "never recorded");
         for round in 1..=50u8 {
             driver.fill(base, round, 4096, stream).expect("queued");
-            driver
-                .copy(base + 4096, base, 4096, stream)
-                .expect("queued");
-            driver
-                .event_record(event, Scope::Stream(stream))
-                .expect("live");
+            driver.copy(base + 4096, base, 4096, stream).expect("queued");
+            driver.event_record(event, Scope::Stream(stream)).expect("live");
             driver.fill(base, 255, 4096, stream).expect("queued");
             driver.event_synchronize(event).expect("live");
             assert_eq!(driver.event_query(event), Ok(true));
@@ -190,28 +165,18 @@ fn waits_pass_values_along_a_chain_of_streams() {
     on_every_backend(|driver| {
         const LINKS: usize = 8;
         let base = open(driver, 1);
-        let streams: Vec<_> = (0..LINKS)
-            .map(|_| driver.stream_create().expect("one"))
-            .collect();
+        let streams: Vec<_> = (0..LINKS).map(|_| driver.stream_create().expect("one")).collect();
         let event = driver.event_create().expect("an event");
         driver.fill(base, 42, 1, streams[0]).expect("queued");
         for i in 1..LINKS {
-            driver
-                .event_record(event, Scope::Stream(streams[i - 1]))
-                .expect("live");
+            driver.event_record(event, Scope::Stream(streams[i - 1])).expect("live");
             driver.stream_wait(streams[i], event).expect("live");
-            driver
-                .copy(base + i, base + i - 1, 1, streams[i])
-                .expect("queued");
+            driver.copy(base + i, base + i - 1, 1, streams[i]).expect("queued");
         }
-        driver
-            .event_record(event, Scope::Context)
-            .expect("supported");
+        driver.event_record(event, Scope::Context).expect("supported");
         driver.event_synchronize(event).expect("live");
         assert!((0..LINKS).all(|i| read(base + i) == 42));
-        streams
-            .into_iter()
-            .for_each(|stream| driver.stream_destroy(stream).expect("live"));
+        streams.into_iter().for_each(|stream| driver.stream_destroy(stream).expect("live"));
         driver.event_destroy(event).expect("live");
         close(driver, base, 1);
     });

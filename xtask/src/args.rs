@@ -43,9 +43,9 @@ impl Args {
     pub fn seconds(&mut self, name: &str, default: u64) -> Outcome<u64> {
         match self.value(name)? {
             None => Ok(default),
-            Some(text) => text
-                .parse()
-                .map_err(|_| format!("{name} {text}: not a whole number of seconds")),
+            Some(text) => {
+                text.parse().map_err(|_| format!("{name} {text}: not a whole number of seconds"))
+            }
         }
     }
 
@@ -95,10 +95,6 @@ mod tests {
         assert!(args(&["--colour"]).rest().is_err());
         assert!(args(&["extra"]).finish().is_err());
         assert!(args(&["--json"]).value("--json").is_err());
-        assert!(
-            args(&["--seconds", "soon"])
-                .seconds("--seconds", 1)
-                .is_err()
-        );
+        assert!(args(&["--seconds", "soon"]).seconds("--seconds", 1).is_err());
     }
 }

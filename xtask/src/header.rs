@@ -40,11 +40,7 @@ pub fn run(mut args: Args) -> Outcome<()> {
 
 /// The first line where two texts differ, from both.
 fn difference(old: &str, new: &str) -> String {
-    let same = old
-        .lines()
-        .zip(new.lines())
-        .take_while(|(a, b)| a == b)
-        .count();
+    let same = old.lines().zip(new.lines()).take_while(|(a, b)| a == b).count();
     let line = |text: &str| text.lines().nth(same).unwrap_or("(end of file)").to_owned();
     format!("line {}:\n- {}\n+ {}", same + 1, line(old), line(new))
 }
@@ -59,14 +55,8 @@ fn generate() -> Outcome<String> {
     for (rust, c) in type_names(&files)? {
         config.export.rename.insert(rust, c);
     }
-    config
-        .export
-        .rename
-        .insert("Status".to_owned(), STATUS.to_owned());
-    config
-        .export
-        .exclude
-        .extend(["Status".to_owned(), STATUS.to_owned()]);
+    config.export.rename.insert("Status".to_owned(), STATUS.to_owned());
+    config.export.exclude.extend(["Status".to_owned(), STATUS.to_owned()]);
     config.after_includes = Some(status_text(&proc::read(ERRORS)?)?);
     let mut builder = cbindgen::Builder::new().with_config(config);
     for file in sources(&files) {
@@ -85,11 +75,7 @@ fn generate() -> Outcome<String> {
 /// The files to hand to cbindgen: it follows `mod` lines by itself, from the first.
 fn sources(files: &[PathBuf]) -> Vec<PathBuf> {
     let entry = Path::new(ABI).join("mod.rs");
-    if files.contains(&entry) {
-        vec![entry]
-    } else {
-        files.to_vec()
-    }
+    if files.contains(&entry) { vec![entry] } else { files.to_vec() }
 }
 
 /// Rust types of the ABI that are named in Rust's way, with their C names.
@@ -149,13 +135,8 @@ fn status_text(source: &str) -> Outcome<String> {
             },
             _ => return Err(format!("Status::{rust} has no number of its own")),
         };
-        let c = names
-            .get(&rust)
-            .ok_or_else(|| format!("Status::name() has no {rust}"))?;
-        text.push_str(&format!(
-            "\n{}#define {c} {number}\n",
-            comment(&variant.attrs)
-        ));
+        let c = names.get(&rust).ok_or_else(|| format!("Status::name() has no {rust}"))?;
+        text.push_str(&format!("\n{}#define {c} {number}\n", comment(&variant.attrs)));
     }
     Ok(text)
 }
@@ -196,11 +177,7 @@ fn comment(attributes: &[syn::Attribute]) -> String {
         let syn::Meta::NameValue(meta) = &attribute.meta else {
             continue;
         };
-        if let Expr::Lit(syn::ExprLit {
-            lit: Lit::Str(line),
-            ..
-        }) = &meta.value
-        {
+        if let Expr::Lit(syn::ExprLit { lit: Lit::Str(line), .. }) = &meta.value {
             text.push_str(&format!(" *{}\n", line.value()));
         }
     }

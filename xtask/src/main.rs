@@ -90,11 +90,7 @@ const COMMANDS: &[Command] = &[
 fn main() -> ExitCode {
     let mut words: Vec<String> = std::env::args().skip(1).collect();
     let asked_for_help = words.is_empty() || words.iter().any(|w| w == "--help" || w == "-h");
-    let name = if words.is_empty() {
-        String::new()
-    } else {
-        words.remove(0)
-    };
+    let name = if words.is_empty() { String::new() } else { words.remove(0) };
     let command = COMMANDS.iter().find(|c| c.name == name);
     if asked_for_help || name == "help" {
         print_help(command);

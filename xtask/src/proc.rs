@@ -16,9 +16,7 @@ use std::time::Duration;
 pub fn root() -> PathBuf {
     let manifest = std::env::var_os("CARGO_MANIFEST_DIR")
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
-    manifest
-        .parent()
-        .map_or_else(|| PathBuf::from("."), Path::to_path_buf)
+    manifest.parent().map_or_else(|| PathBuf::from("."), Path::to_path_buf)
 }
 
 /// Cargo's target folder, as an absolute path.
@@ -56,18 +54,14 @@ pub fn describe(command: &Command) -> String {
 
 /// Runs to the end with this terminal; an error unless the exit status is 0.
 pub fn run(command: &mut Command) -> Outcome<()> {
-    let status = command
-        .status()
-        .map_err(|e| format!("{}: {e}", describe(command)))?;
+    let status = command.status().map_err(|e| format!("{}: {e}", describe(command)))?;
     ended_well(command, status)
 }
 
 /// Runs to the end and gives what was printed; both outputs go into the error.
 pub fn capture(command: &mut Command) -> Outcome<String> {
-    let out = command
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|e| format!("{}: {e}", describe(command)))?;
+    let out =
+        command.stdin(Stdio::null()).output().map_err(|e| format!("{}: {e}", describe(command)))?;
     let text = String::from_utf8_lossy(&out.stdout).into_owned();
     ended_well(command, out.status)
         .map_err(|e| format!("{e}\n{text}{}", String::from_utf8_lossy(&out.stderr)))?;
@@ -75,11 +69,7 @@ pub fn capture(command: &mut Command) -> Outcome<String> {
 }
 
 fn ended_well(command: &Command, status: ExitStatus) -> Outcome<()> {
-    if status.success() {
-        Ok(())
-    } else {
-        Err(format!("{}: {status}", describe(command)))
-    }
+    if status.success() { Ok(()) } else { Err(format!("{}: {status}", describe(command))) }
 }
 
 /// How a streamed run ended.
@@ -118,9 +108,7 @@ pub fn stream(
             on_line(&line);
         }
     }
-    let status = child
-        .wait()
-        .map_err(|e| format!("{}: {e}", describe(command)))?;
+    let status = child.wait().map_err(|e| format!("{}: {e}", describe(command)))?;
     drop(ended);
     let timed_out = watch.is_some_and(|thread| thread.join().unwrap_or(false));
     Ok(match (timed_out, status.success()) {
@@ -135,18 +123,14 @@ fn kill_after(group: u32, limit: Duration, end: &mpsc::Receiver<()>) -> bool {
     if end.recv_timeout(limit) != Err(mpsc::RecvTimeoutError::Timeout) {
         return false;
     }
-    let killed = Command::new("kill")
-        .args(["-KILL", "--", &format!("-{group}")])
-        .status();
+    let killed = Command::new("kill").args(["-KILL", "--", &format!("-{group}")]).status();
     killed.is_ok_and(|status| status.success())
 }
 
 /// Where a program lies on `PATH`, if anywhere.
 pub fn on_path(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path)
-        .map(|dir| dir.join(name))
-        .find(|file| file.is_file())
+    std::env::split_paths(&path).map(|dir| dir.join(name)).find(|file| file.is_file())
 }
 
 /// Every file under `dir` (relative to the root, sorted) whose extension is in `extensions`;
@@ -179,10 +163,7 @@ fn walk(dir: &Path, extensions: &[&str], found: &mut Vec<PathBuf>) {
             if !skip {
                 walk(&path, extensions, found);
             }
-        } else if extensions
-            .iter()
-            .any(|e| path.extension().is_some_and(|x| x == *e))
-        {
+        } else if extensions.iter().any(|e| path.extension().is_some_and(|x| x == *e)) {
             found.push(path);
         }
     }
@@ -221,10 +202,7 @@ mod tests {
         let mut lines = Vec::new();
         let mut shell = program("sh");
         shell.args(["-c", "echo one; echo two; exit 3"]);
-        assert_eq!(
-            stream(&mut shell, None, |l| lines.push(l.to_owned())),
-            Ok(End::Failure)
-        );
+        assert_eq!(stream(&mut shell, None, |l| lines.push(l.to_owned())), Ok(End::Failure));
         assert_eq!(lines, ["one", "two"]);
         let said = capture(program("sh").args(["-c", "echo why >&2; exit 1"]));
         assert!(said.is_err_and(|text| text.contains("why")));

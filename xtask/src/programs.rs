@@ -35,8 +35,6 @@ pub fn gpu(args: Args) -> Outcome<()> {
     println!("All that needs a GPU to be checked is listed in docs/gpu-verification.md.");
     let forebay = build_command()?;
     let mut doctor = proc::program(forebay);
-    doctor
-        .args(["doctor", "--json"])
-        .env("FOREBAY_BACKEND", "cuda");
+    doctor.args(["doctor", "--json"]).env("FOREBAY_BACKEND", "cuda");
     proc::run(&mut doctor).map_err(|e| format!("no usable CUDA device here: {e}"))
 }

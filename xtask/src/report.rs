@@ -48,20 +48,13 @@ impl Tally {
 
     /// The closing line.
     pub fn line(&self) -> String {
-        format!(
-            "{} passed, {} failed, {} skipped",
-            self.passed, self.failed, self.skipped
-        )
+        format!("{} passed, {} failed, {} skipped", self.passed, self.failed, self.skipped)
     }
 
     /// Prints the closing line; an error when something failed.
     pub fn close(&self, what: &str) -> Outcome<()> {
         println!("{}", self.line());
-        if self.failed == 0 {
-            Ok(())
-        } else {
-            Err(format!("{} {what} failed", self.failed))
-        }
+        if self.failed == 0 { Ok(()) } else { Err(format!("{} {what} failed", self.failed)) }
     }
 
     /// Adds what one line of `cargo test` output says, if it is a summary line.
@@ -114,14 +107,7 @@ mod tests {
             "test result: FAILED. 4 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; \
              finished in 0.01s",
         );
-        assert_eq!(
-            tally,
-            Tally {
-                passed: 16,
-                failed: 2,
-                skipped: 1
-            }
-        );
+        assert_eq!(tally, Tally { passed: 16, failed: 2, skipped: 1 });
         assert_eq!(tally.line(), "16 passed, 2 failed, 1 skipped");
         assert!(tally.close("tests").is_err());
     }
@@ -138,13 +124,6 @@ mod tests {
         ] {
             tally.add_ctest_line(line);
         }
-        assert_eq!(
-            tally,
-            Tally {
-                passed: 1,
-                failed: 1,
-                skipped: 1
-            }
-        );
+        assert_eq!(tally, Tally { passed: 1, failed: 1, skipped: 1 });
     }
 }

@@ -42,9 +42,7 @@ impl Clock {
 pub fn run(mut args: Args) -> Outcome<()> {
     let seconds = args.seconds("--seconds", 3600)?;
     args.finish()?;
-    let clock = Clock {
-        end: Instant::now() + Duration::from_secs(seconds),
-    };
+    let clock = Clock { end: Instant::now() + Duration::from_secs(seconds) };
     let mut tally = Tally::default();
     if let Err(why) = has_nightly() {
         for name in ["miri", "thread_sanitizer", "fuzz"] {
@@ -77,9 +75,7 @@ fn nightly(name: &str) -> Command {
 /// Adds toolchain components; an error with the reason when they cannot be had.
 fn add_components(names: &[&str]) -> Outcome<()> {
     let mut command = proc::program("rustup");
-    command
-        .args(["component", "add", "--toolchain", "nightly"])
-        .args(names);
+    command.args(["component", "add", "--toolchain", "nightly"]).args(names);
     proc::capture(&mut command)
         .map(drop)
         .map_err(|_| format!("rustup cannot add {}", names.join(" and ")))
@@ -124,12 +120,8 @@ fn thread_sanitizer(clock: &Clock, tally: &mut Tally) {
     if !(cfg!(target_arch = "x86_64") && cfg!(target_os = "linux")) {
         return tally.skip(name, "only on x86-64 Linux");
     }
-    if !proc::root()
-        .join(format!("tests/{THREADED_TEST}.rs"))
-        .is_file()
-        && !proc::root()
-            .join(format!("tests/{THREADED_TEST}/main.rs"))
-            .is_file()
+    if !proc::root().join(format!("tests/{THREADED_TEST}.rs")).is_file()
+        && !proc::root().join(format!("tests/{THREADED_TEST}/main.rs")).is_file()
     {
         let missing = format!("there is no test program {THREADED_TEST}");
         return tally.check(name, Err(missing));
@@ -139,14 +131,7 @@ fn thread_sanitizer(clock: &Clock, tally: &mut Tally) {
     }
     let mut command = nightly("cargo");
     command
-        .args([
-            "test",
-            "-Zbuild-std",
-            "--target",
-            TSAN_TARGET,
-            "--test",
-            THREADED_TEST,
-        ])
+        .args(["test", "-Zbuild-std", "--target", TSAN_TARGET, "--test", THREADED_TEST])
         .env("CARGO_TARGET_DIR", proc::target_dir().join("tsan"))
         .env("RUSTFLAGS", "-Zsanitizer=thread --cfg sanitize_thread")
         .env("TSAN_OPTIONS", "halt_on_error=1")
@@ -178,13 +163,7 @@ fn fuzz_one(name: &str, target: &str, clock: &Clock, tally: &mut Tally) {
         return tally.skip(name, "no time left for it");
     };
     let mut command = nightly("cargo");
-    command.args([
-        "fuzz",
-        "run",
-        target,
-        "--",
-        &format!("-max_total_time={FUZZ_SECONDS}"),
-    ]);
+    command.args(["fuzz", "run", target, "--", &format!("-max_total_time={FUZZ_SECONDS}")]);
     command.env("FOREBAY_LIMIT", "1GiB");
     println!("$ {}", proc::describe(&command));
     let end = proc::stream(&mut command, Some(left), |_| ());
@@ -204,29 +183,18 @@ mod tests {
     use super::*;
 
     fn clock(seconds: u64) -> Clock {
-        Clock {
-            end: Instant::now() + Duration::from_secs(seconds),
-        }
+        Clock { end: Instant::now() + Duration::from_secs(seconds) }
     }
 
     fn after(script: &str, clock: &Clock) -> Tally {
         let mut tally = Tally::default();
-        counted(
-            "x",
-            proc::program("sh").args(["-c", script]),
-            clock,
-            &mut tally,
-        );
+        counted("x", proc::program("sh").args(["-c", script]), clock, &mut tally);
         tally
     }
 
     #[test]
     fn a_check_without_time_or_tests_is_skipped_and_not_passed() {
-        let skipped = Tally {
-            passed: 0,
-            failed: 0,
-            skipped: 1,
-        };
+        let skipped = Tally { passed: 0, failed: 0, skipped: 1 };
         assert_eq!(after("exit 0", &clock(0)), skipped);
         assert_eq!(after("exit 0", &clock(600)), skipped);
     }
@@ -235,13 +203,6 @@ mod tests {
     fn a_check_that_dies_is_a_failure() {
         assert_eq!(after("exit 66", &clock(600)).failed, 1);
         let one = after("echo 'test result: ok. 1 passed; 0 failed'", &clock(600));
-        assert_eq!(
-            one,
-            Tally {
-                passed: 1,
-                failed: 0,
-                skipped: 0
-            }
-        );
+        assert_eq!(one, Tally { passed: 1, failed: 0, skipped: 0 });
     }
 }

@@ -9,8 +9,7 @@ use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
 
 /// The tokens of Rust source; the error names the line.
 pub fn tokens(text: &str) -> Outcome<TokenStream> {
-    text.parse()
-        .map_err(|e: proc_macro2::LexError| format!("line {}: {e}", e.span().start().line))
+    text.parse().map_err(|e: proc_macro2::LexError| format!("line {}: {e}", e.span().start().line))
 }
 
 /// The identifier at `i`, if there is one.
@@ -142,10 +141,7 @@ mod tests {
 
     #[test]
     fn depth_counts_inline_modules_and_not_blocks() {
-        assert_eq!(
-            words("mod m { fn f() { g } }"),
-            ["mod0", "m0", "fn1", "f1", "g1"]
-        );
+        assert_eq!(words("mod m { fn f() { g } }"), ["mod0", "m0", "fn1", "f1", "g1"]);
     }
 
     #[test]

@@ -50,11 +50,7 @@ const PIP_SHA256: &str = "3790624780082365f47549d032f3770eeb2b1e8bd1f7b2e02dace1
 pub fn run(args: Args) -> Outcome<()> {
     args.finish()?;
     let tools = ensure()?;
-    println!(
-        "cmake {}\nninja {}",
-        tools.cmake.display(),
-        tools.ninja.display()
-    );
+    println!("cmake {}\nninja {}", tools.cmake.display(), tools.ninja.display());
     Ok(())
 }
 
@@ -84,11 +80,7 @@ fn from_path() -> Outcome<Tools> {
     let find = |name: &str| {
         proc::on_path(name).ok_or_else(|| format!("FOREBAY_SYSTEM_TOOLS=1, but no {name} on PATH"))
     };
-    Ok(Tools {
-        cmake: find("cmake")?,
-        ctest: find("ctest")?,
-        ninja: find("ninja")?,
-    })
+    Ok(Tools { cmake: find("cmake")?, ctest: find("ctest")?, ninja: find("ninja")? })
 }
 
 fn fetch(dir: &Path) -> Outcome<()> {
@@ -124,9 +116,7 @@ fn fetch(dir: &Path) -> Outcome<()> {
 fn fetch_pip(dir: &Path) -> Outcome<PathBuf> {
     let wheel = dir.join(PIP_WHEEL);
     let mut python = proc::program("python3");
-    python
-        .args(["-c", FETCH_PIP, PIP_WHEEL, PIP_SHA256])
-        .arg(&wheel);
+    python.args(["-c", FETCH_PIP, PIP_WHEEL, PIP_SHA256]).arg(&wheel);
     proc::capture(&mut python).map_err(|e| format!("no pip, and it cannot be fetched: {e}"))?;
     Ok(wheel)
 }

@@ -25,11 +25,7 @@ pub struct Direct {
 impl Direct {
     /// A comparator over `driver`, which nobody else need use alone.
     pub fn new(driver: Arc<dyn Driver>) -> Direct {
-        Direct {
-            driver,
-            sizes: HashMap::new(),
-            stats: TargetStats::default(),
-        }
+        Direct { driver, sizes: HashMap::new(), stats: TargetStats::default() }
     }
 }
 
@@ -37,13 +33,10 @@ impl Target for Direct {
     fn alloc(&mut self, bytes: u64, _stream: u32) -> Result<u64, TargetError> {
         let length = usize::try_from(bytes).map_err(|_| TargetError::other("size too large"))?;
         self.stats.calls.add(Call::AllocPlain, 1);
-        let address = self
-            .driver
-            .alloc_plain(length)
-            .map_err(|error| TargetError {
-                oom: error.code == Code::OutOfMemory,
-                text: error.to_string(),
-            })? as u64;
+        let address = self.driver.alloc_plain(length).map_err(|error| TargetError {
+            oom: error.code == Code::OutOfMemory,
+            text: error.to_string(),
+        })? as u64;
         let rounded = bytes.next_multiple_of(UNIT);
         self.sizes.insert(address, bytes);
         self.stats.requested_bytes += bytes;

@@ -50,34 +50,18 @@ pub struct SizeClass {
 impl SizeClass {
     /// An empty cache.
     pub fn new() -> SizeClass {
-        let empty = Segment {
-            class_bytes: 0,
-            live: 0,
-        };
-        SizeClass {
-            segments: vec![empty],
-            ..SizeClass::default()
-        }
+        let empty = Segment { class_bytes: 0, live: 0 };
+        SizeClass { segments: vec![empty], ..SizeClass::default() }
     }
 
     /// Takes memory from the device for one class and puts its blocks on the free list.
     fn grow(&mut self, class: u64) {
         let start = self.segments.len() as u64 * SEGMENT;
         let length = class.next_multiple_of(SEGMENT);
-        let blocks = if class > SMALL_MAX {
-            1
-        } else {
-            SEGMENT / class
-        };
-        self.segments.push(Segment {
-            class_bytes: class,
-            live: 0,
-        });
+        let blocks = if class > SMALL_MAX { 1 } else { SEGMENT / class };
+        self.segments.push(Segment { class_bytes: class, live: 0 });
         for _ in 1..length / SEGMENT {
-            self.segments.push(Segment {
-                class_bytes: 0,
-                live: 0,
-            });
+            self.segments.push(Segment { class_bytes: 0, live: 0 });
         }
         let list = self.free.entry(class).or_default();
         list.extend((0..blocks).rev().map(|block| start + block * class));
@@ -109,9 +93,7 @@ impl Target for SizeClass {
             self.grow(class);
         }
         let Some(address) = self.free.get_mut(&class).and_then(Vec::pop) else {
-            return Err(TargetError::other(
-                "a class that has just grown has no block",
-            ));
+            return Err(TargetError::other("a class that has just grown has no block"));
         };
         self.count_live((address / SEGMENT) as usize, 1);
         self.requested.insert(address, bytes);
@@ -136,9 +118,7 @@ impl Target for SizeClass {
     }
 
     fn touch(&mut self, _address: u64, _bytes: u64, _stream: u32) -> Result<(), TargetError> {
-        Err(TargetError::other(
-            "the size-class cache is an account without memory",
-        ))
+        Err(TargetError::other("the size-class cache is an account without memory"))
     }
 
     fn stats(&self) -> TargetStats {
@@ -181,10 +161,7 @@ mod tests {
         assert_eq!(cache.stats().mapped_bytes, 2 * MIB);
         assert_eq!(cache.stats().trapped_bytes, 2 * MIB - 1024);
         cache.free(a, 0).expect("live");
-        assert_eq!(
-            (cache.stats().trapped_bytes, cache.stats().mapped_bytes),
-            (0, 2 * MIB)
-        );
+        assert_eq!((cache.stats().trapped_bytes, cache.stats().mapped_bytes), (0, 2 * MIB));
         // Another class cannot use the empty segment; the same class does.
         let b = cache.alloc(3000, 0).expect("memory");
         assert_eq!(cache.stats().mapped_bytes, 4 * MIB);
@@ -196,14 +173,8 @@ mod tests {
             cache.free(address, 0).expect("live");
         }
         let stats = cache.stats();
-        assert_eq!(
-            (stats.live_bytes, stats.requested_bytes, stats.live_blocks),
-            (0, 0, 0)
-        );
-        assert_eq!(
-            (stats.peak_mapped_bytes, stats.calls.total()),
-            (10 * MIB, 3)
-        );
+        assert_eq!((stats.live_bytes, stats.requested_bytes, stats.live_blocks), (0, 0, 0));
+        assert_eq!((stats.peak_mapped_bytes, stats.calls.total()), (10 * MIB, 3));
         assert!(cache.free(a, 0).is_err(), "a second free is refused");
     }
 }

@@ -37,9 +37,7 @@ pub fn run(args: &DemoArgs) -> Result<bool, Failure> {
     }
     .map_err(|error| error.to_string())?;
     let page = forebay::driver::host::DEFAULT_GRANULARITY as u64;
-    let device_bytes = (trace.peak_live_bytes / 10 * 11)
-        .max(1)
-        .next_multiple_of(page);
+    let device_bytes = (trace.peak_live_bytes / 10 * 11).max(1).next_multiple_of(page);
     let mut pool = ForebayTarget::open(&config, Some(device_bytes), trace.streams)
         .map_err(|error| error.to_string())?;
     say(format!("Trace: {}", trace.name))?;
@@ -50,22 +48,9 @@ pub fn run(args: &DemoArgs) -> Result<bool, Failure> {
     drop(pool);
     let ample = device::ample_bytes(trace.peak_live_bytes);
     let driver = device::open(&config, Some(ample)).map_err(|error| error.to_string())?;
-    let direct = play(
-        args,
-        &trace,
-        "one driver allocation a request",
-        &mut Direct::new(driver),
-    )?;
+    let direct = play(args, &trace, "one driver allocation a request", &mut Direct::new(driver))?;
     let classes = play(args, &trace, "size-class cache", &mut SizeClass::new())?;
-    report(
-        &trace,
-        &Results {
-            forebay,
-            direct,
-            classes,
-            device_bytes,
-        },
-    )?;
+    report(&trace, &Results { forebay, direct, classes, device_bytes })?;
     Ok(true)
 }
 
@@ -102,12 +87,7 @@ fn report(trace: &Trace, results: &Results) -> Result<(), Failure> {
 
 /// What the figures show, in two lines.
 fn conclusion(trace: &Trace, results: &Results) -> [String; 2] {
-    let Results {
-        forebay,
-        direct,
-        classes,
-        device_bytes,
-    } = results;
+    let Results { forebay, direct, classes, device_bytes } = results;
     let ratio = *device_bytes as f64 / trace.peak_live_bytes.max(1) as f64;
     let memory = format!(
         "Memory: forebay finished on a device of {} ({ratio:.2} x peak live), with at most {} \

@@ -26,16 +26,10 @@ pub fn run(args: &DoctorArgs) -> Result<bool, Failure> {
     let opened = if config.strict && !problems.is_empty() {
         Err("FOREBAY_STRICT is on and settings are wrong (see the problems)".to_string())
     } else {
-        device::open(&config, None)
-            .map_err(|error| error.text)
-            .and_then(|driver| {
-                let (free, _) = driver.memory_info().map_err(|error| error.to_string())?;
-                Ok(Found {
-                    limits: Limits::of(&config, &*driver),
-                    free_bytes: free as u64,
-                    driver,
-                })
-            })
+        device::open(&config, None).map_err(|error| error.text).and_then(|driver| {
+            let (free, _) = driver.memory_info().map_err(|error| error.to_string())?;
+            Ok(Found { limits: Limits::of(&config, &*driver), free_bytes: free as u64, driver })
+        })
     };
     let backend = backend_name(config.backend);
     let well = opened.is_ok();
@@ -146,18 +140,9 @@ fn as_text(
     say(format!("Backend: {backend} (asked for {asked_by})"))?;
     if let Ok(found) = opened {
         let info = found.driver.device();
-        let (total, free) = (
-            table::mib(info.total_bytes as u64),
-            table::mib(found.free_bytes),
-        );
-        say(format!(
-            "Device:  {} {}, {total}, {free} free",
-            config.device, info.name
-        ))?;
-        say(format!(
-            "Pages:   {} each",
-            table::mib(info.granularity as u64)
-        ))?;
+        let (total, free) = (table::mib(info.total_bytes as u64), table::mib(found.free_bytes));
+        say(format!("Device:  {} {}, {total}, {free} free", config.device, info.name))?;
+        say(format!("Pages:   {} each", table::mib(info.granularity as u64)))?;
         say("")?;
         say("What a pool made now would do:")?;
         for sentence in sentences(config, found) {
@@ -188,10 +173,7 @@ fn sentences(config: &Config, found: &Found) -> Vec<String> {
     }
     list.push(hard_limit(config, limits));
     list.push(match limits.soft {
-        Some(soft) => format!(
-            "Above {} it starts to trim (FOREBAY_SOFT_LIMIT).",
-            table::mib(soft)
-        ),
+        Some(soft) => format!("Above {} it starts to trim (FOREBAY_SOFT_LIMIT).", table::mib(soft)),
         None => "It trims under pressure only: FOREBAY_SOFT_LIMIT is not set.".into(),
     });
     list.push(match limits.reserve {

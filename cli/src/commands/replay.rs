@@ -46,14 +46,9 @@ struct Played {
 
 fn play(args: &ReplayArgs, config: &Config, trace: &Trace) -> Result<Played, String> {
     let threads = u64::from(args.threads);
-    let options = Options {
-        touch: args.touch,
-        stats_every: args.stats_every as usize,
-    };
+    let options = Options { touch: args.touch, stats_every: args.stats_every as usize };
     let events = trace.events.len() as u64;
-    let one = args
-        .device_bytes
-        .or_else(|| device::replay_bytes(config, trace.peak_live_bytes));
+    let one = args.device_bytes.or_else(|| device::replay_bytes(config, trace.peak_live_bytes));
     let wanted = match one.map(|bytes| bytes.checked_mul(threads)) {
         Some(None) => return Err(format!("{}: the device is too large", trace.name)),
         Some(bytes) => bytes,
@@ -72,40 +67,22 @@ fn play(args: &ReplayArgs, config: &Config, trace: &Trace) -> Result<Played, Str
     if args.smallest_device {
         let mut progress = Progress::new(!args.no_progress, "smallest device", events);
         let peak_mapped_bytes = outcome.end.peak_mapped_bytes;
-        let search = Search {
-            page_bytes,
-            peak_mapped_bytes,
-            options,
-        };
+        let search = Search { page_bytes, peak_mapped_bytes, options };
         let open = |bytes| ForebayTarget::open(config, Some(bytes), trace.streams);
         let found = smallest_device(trace, search, open, &mut progress);
         smallest = Some(found.map_err(|error| error.to_string())?);
     }
-    Ok(Played {
-        name: trace.name.clone(),
-        device_bytes,
-        outcome,
-        smallest,
-    })
+    Ok(Played { name: trace.name.clone(), device_bytes, outcome, smallest })
 }
 
 fn report(args: &ReplayArgs, played: &Played) -> Result<(), Failure> {
-    let Played {
-        name,
-        device_bytes,
-        outcome,
-        smallest,
-    } = played;
+    let Played { name, device_bytes, outcome, smallest } = played;
     if args.json {
         return say(outcome.json(name, *device_bytes, *smallest));
     }
     say(name)?;
     let mut rows = vec![vec!["device".to_string(), table::mib(*device_bytes)]];
-    rows.extend(
-        table::figures(outcome)
-            .into_iter()
-            .map(|(label, v)| vec![label.into(), v]),
-    );
+    rows.extend(table::figures(outcome).into_iter().map(|(label, v)| vec![label.into(), v]));
     if let Some(bytes) = smallest {
         let ratio = *bytes as f64 / outcome.peak_live_bytes.max(1) as f64;
         rows.push(vec!["smallest device".into(), table::mib(*bytes)]);

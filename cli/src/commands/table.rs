@@ -60,12 +60,7 @@ pub(super) fn side_by_side(columns: &[(&str, &Outcome)]) -> Vec<String> {
 /// First column left, the others right, two spaces apart.
 pub(super) fn lay_out(rows: &[Vec<String>]) -> Vec<String> {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width = |at: usize| {
-        rows.iter()
-            .filter_map(|row| row.get(at))
-            .map(|c| c.len())
-            .max()
-    };
+    let width = |at: usize| rows.iter().filter_map(|row| row.get(at)).map(|c| c.len()).max();
     let widths: Vec<usize> = (0..columns).map(|at| width(at).unwrap_or(0)).collect();
     let mut lines = Vec::new();
     for row in rows {

@@ -33,10 +33,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Options {
-        Options {
-            touch: false,
-            stats_every: 256,
-        }
+        Options { touch: false, stats_every: 256 }
     }
 }
 
@@ -58,11 +55,7 @@ impl fmt::Display for ReplayError {
         if self.event == 0 {
             return write!(f, "{}: {}: {}", self.trace, self.action, self.cause);
         }
-        write!(
-            f,
-            "{}: event {} ({}): {}",
-            self.trace, self.event, self.action, self.cause
-        )
+        write!(f, "{}: event {} ({}): {}", self.trace, self.event, self.action, self.cause)
     }
 }
 
@@ -151,13 +144,7 @@ struct Player<'a> {
 impl<'a> Player<'a> {
     fn new(trace: &'a Trace, options: Options) -> Player<'a> {
         let addresses = vec![0; trace.ids as usize];
-        Player {
-            trace,
-            options,
-            addresses,
-            cpu_ns: 0,
-            watch: Watch::default(),
-        }
+        Player { trace, options, addresses, cpu_ns: 0, watch: Watch::default() }
     }
 
     fn play<T: Target>(
@@ -168,9 +155,7 @@ impl<'a> Player<'a> {
     ) -> Result<(), ReplayError> {
         let mut at = range.start;
         while at < range.end {
-            let end = at
-                .saturating_add(self.options.stats_every.max(1))
-                .min(range.end);
+            let end = at.saturating_add(self.options.stats_every.max(1)).min(range.end);
             let start = thread_cpu_ns();
             let done = self.chunk(at..end, target);
             self.cpu_ns += thread_cpu_ns().saturating_sub(start);
@@ -179,10 +164,7 @@ impl<'a> Player<'a> {
             self.watch.sample(&stats);
             progress.update(end as u64, || {
                 let (live, mapped) = (stats.requested_bytes >> 20, stats.mapped_bytes >> 20);
-                format!(
-                    "live {live} MiB, mapped {mapped} MiB, {} calls",
-                    stats.calls.total()
-                )
+                format!("live {live} MiB, mapped {mapped} MiB, {} calls", stats.calls.total())
             });
             at = end;
         }
@@ -198,11 +180,7 @@ impl<'a> Player<'a> {
                     Ok(address) => {
                         *place = address;
                         let touch = self.options.touch;
-                        if touch {
-                            target.touch(address, bytes, stream)
-                        } else {
-                            Ok(())
-                        }
+                        if touch { target.touch(address, bytes, stream) } else { Ok(()) }
                     }
                     Err(cause) => Err(cause),
                 },
@@ -241,11 +219,6 @@ impl<'a> Player<'a> {
             Kind::Alloc(bytes) => format!("allocate {bytes} bytes"),
             Kind::Free => format!("free block {}", event.id()),
         };
-        ReplayError {
-            trace: self.trace.name.clone(),
-            event: at + 1,
-            action,
-            cause,
-        }
+        ReplayError { trace: self.trace.name.clone(), event: at + 1, action, cause }
     }
 }

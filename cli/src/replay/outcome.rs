@@ -34,11 +34,7 @@ pub struct Outcome {
 impl Outcome {
     /// CPU nanoseconds an event; 0 for a trace without events.
     pub fn ns_per_event(&self) -> f64 {
-        if self.events == 0 {
-            0.0
-        } else {
-            self.cpu_ns as f64 / self.events as f64
-        }
+        if self.events == 0 { 0.0 } else { self.cpu_ns as f64 / self.events as f64 }
     }
 
     /// Peak mapped over peak live bytes; 1 for a trace without allocations.
@@ -51,10 +47,7 @@ impl Outcome {
 
     /// Driver calls in the last two thirds of the events.
     pub fn calls_after_warmup(&self) -> u64 {
-        self.end
-            .calls
-            .total()
-            .saturating_sub(self.warm.calls.total())
+        self.end.calls.total().saturating_sub(self.warm.calls.total())
     }
 
     /// Pages moved in the last two thirds of the events.
@@ -64,11 +57,7 @@ impl Outcome {
 
     /// One JSON object.
     pub fn json(&self, trace: &str, device_bytes: u64, smallest: Option<u64>) -> Value {
-        let kinds = self
-            .end
-            .calls
-            .by_kind()
-            .map(|(name, n)| (name.to_string(), json!(n)));
+        let kinds = self.end.calls.by_kind().map(|(name, n)| (name.to_string(), json!(n)));
         let mut object = json!({
             "trace": trace,
             "device_bytes": device_bytes,

@@ -71,10 +71,5 @@ pub fn smallest_device<T: Target>(
 
 fn not_opened(trace: &Trace, cause: TargetError) -> ReplayError {
     let action = "make the pool".to_string();
-    ReplayError {
-        trace: trace.name.clone(),
-        event: 0,
-        action,
-        cause,
-    }
+    ReplayError { trace: trace.name.clone(), event: 0, action, cause }
 }

@@ -53,10 +53,7 @@ pub fn run_threads<T: SharedTarget>(
         for thread in running {
             shares.push(match thread.join() {
                 Ok(share) => share,
-                Err(_) => Err(not_played(
-                    trace,
-                    TargetError::other("a replay thread panicked"),
-                )),
+                Err(_) => Err(not_played(trace, TargetError::other("a replay thread panicked"))),
             });
         }
     });
@@ -85,12 +82,7 @@ fn one_thread<T: SharedTarget>(
     barrier.wait();
     let freed = player.free_rest(&mut target);
     played.and(freed)?;
-    Ok(Share {
-        cpu_ns: player.cpu_ns,
-        watch: player.watch,
-        warm,
-        end,
-    })
+    Ok(Share { cpu_ns: player.cpu_ns, watch: player.watch, warm, end })
 }
 
 /// Turns a panic into an error: a thread that unwinds would leave the others waiting.
@@ -132,10 +124,5 @@ fn sum_up<T: SharedTarget>(
 
 fn not_played(trace: &Trace, cause: TargetError) -> ReplayError {
     let action = "play it by several threads".to_string();
-    ReplayError {
-        trace: trace.name.clone(),
-        event: 0,
-        action,
-        cause,
-    }
+    ReplayError { trace: trace.name.clone(), event: 0, action, cause }
 }

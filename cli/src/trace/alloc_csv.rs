@@ -25,9 +25,7 @@ pub(super) fn row(builder: &mut Builder, line: &str) -> Result<(), Complaint> {
         }
         "f" => {
             let name = Name::Id(decimal(id, "an id")?);
-            let bytes = given(bytes)
-                .map(|text| decimal(text, "a size in bytes"))
-                .transpose()?;
+            let bytes = given(bytes).map(|text| decimal(text, "a size in bytes")).transpose()?;
             if let Some(text) = given(stream) {
                 decimal(text, "a stream")?;
             }

@@ -102,11 +102,7 @@ impl Builder {
             && bytes != live.bytes
         {
             return Err(Complaint::new(
-                format!(
-                    "{} bytes, the size {} was allocated with",
-                    live.bytes,
-                    name.text()
-                ),
+                format!("{} bytes, the size {} was allocated with", live.bytes, name.text()),
                 bytes.to_string(),
             ));
         }
@@ -140,10 +136,7 @@ impl Builder {
 
     fn push(&mut self, event: Event) -> Result<(), Complaint> {
         if self.events.len() >= EVENTS_MAX {
-            return Err(Complaint::new(
-                format!("at most {EVENTS_MAX} events"),
-                "more",
-            ));
+            return Err(Complaint::new(format!("at most {EVENTS_MAX} events"), "more"));
         }
         self.events.push(event);
         Ok(())

@@ -31,25 +31,15 @@ impl<R: Read> Lines<R> {
     /// Looks at the first two bytes to tell gzip from plain text.
     pub(super) fn open(mut source: R) -> Result<Lines<R>, Complaint> {
         let mut magic = Vec::new();
-        (&mut source)
-            .take(2)
-            .read_to_end(&mut magic)
-            .map_err(|error| unreadable(&error))?;
+        (&mut source).take(2).read_to_end(&mut magic).map_err(|error| unreadable(&error))?;
         let gzip = magic == [0x1f, 0x8b];
         let whole = Cursor::new(magic).chain(source);
         let input = if gzip {
-            Input::Gzip(Box::new(BufReader::with_capacity(
-                1 << 16,
-                MultiGzDecoder::new(whole),
-            )))
+            Input::Gzip(Box::new(BufReader::with_capacity(1 << 16, MultiGzDecoder::new(whole))))
         } else {
             Input::Plain(BufReader::with_capacity(1 << 16, whole))
         };
-        Ok(Lines {
-            input,
-            line: Vec::new(),
-            number: 0,
-        })
+        Ok(Lines { input, line: Vec::new(), number: 0 })
     }
 
     /// The number of the line read last, or being read when an error came.
@@ -109,8 +99,5 @@ fn unreadable(error: &io::Error) -> Complaint {
 
 fn not_text(line: &[u8], at: usize) -> Complaint {
     let byte = line.get(at).copied().unwrap_or_default();
-    Complaint::new(
-        "UTF-8 text",
-        format!("byte 0x{byte:02x} at column {}", at + 1),
-    )
+    Complaint::new("UTF-8 text", format!("byte 0x{byte:02x} at column {}", at + 1))
 }

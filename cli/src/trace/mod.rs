@@ -50,21 +50,13 @@ impl Event {
 
     /// The free of the block under `id`.
     pub fn free(id: u32, stream: u32) -> Event {
-        Event {
-            bytes: 0,
-            id,
-            stream,
-        }
+        Event { bytes: 0, id, stream }
     }
 
     /// What the event does.
     #[inline]
     pub fn kind(self) -> Kind {
-        if self.bytes == 0 {
-            Kind::Free
-        } else {
-            Kind::Alloc(self.bytes)
-        }
+        if self.bytes == 0 { Kind::Free } else { Kind::Alloc(self.bytes) }
     }
 
     /// The block's dense number: below [`Trace::ids`], given again after its free.
@@ -133,10 +125,7 @@ pub(crate) struct Complaint {
 
 impl Complaint {
     fn new(expected: impl Into<String>, found: impl Into<String>) -> Complaint {
-        Complaint {
-            expected: expected.into(),
-            found: found.into(),
-        }
+        Complaint { expected: expected.into(), found: found.into() }
     }
 
     /// A complaint that quotes the text it found, shortened to 60 characters.
@@ -149,12 +138,7 @@ impl Complaint {
     }
 
     fn at(self, name: &str, line: u64) -> TraceError {
-        TraceError {
-            name: name.to_string(),
-            line,
-            expected: self.expected,
-            found: self.found,
-        }
+        TraceError { name: name.to_string(), line, expected: self.expected, found: self.found }
     }
 }
 
@@ -223,10 +207,7 @@ fn six_fields<'a>(line: &'a str, columns: &str) -> Result<[&'a str; 6], Complain
         return Ok(fields);
     }
     let expected = format!("six fields ({columns})");
-    Err(Complaint {
-        found: format!("{count} in {}", Complaint::quoting("", line).found),
-        expected,
-    })
+    Err(Complaint { found: format!("{count} in {}", Complaint::quoting("", line).found), expected })
 }
 
 /// A decimal number, without sign or spaces.
@@ -234,9 +215,6 @@ fn decimal(text: &str, what: &str) -> Result<u64, Complaint> {
     let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     match text.parse() {
         Ok(value) if digits => Ok(value),
-        _ => Err(Complaint::quoting(
-            format!("{what}, a decimal number"),
-            text,
-        )),
+        _ => Err(Complaint::quoting(format!("{what}, a decimal number"), text)),
     }
 }

@@ -6,17 +6,12 @@ use crate::driver::host::{HostDriver, HostOptions};
 const GRANULE: usize = 2 << 20;
 
 fn faulty() -> FaultyDriver<HostDriver> {
-    FaultyDriver::new(Arc::new(
-        HostDriver::new(HostOptions::default()).expect("a device"),
-    ))
+    FaultyDriver::new(Arc::new(HostDriver::new(HostOptions::default()).expect("a device")))
 }
 
 #[test]
 fn a_set_holds_its_kinds_only() {
-    let held = Call::ALL
-        .iter()
-        .filter(|call| CallSet::MEMORY.contains(**call))
-        .count();
+    let held = Call::ALL.iter().filter(|call| CallSet::MEMORY.contains(**call)).count();
     assert_eq!(held, 9);
     assert!(Call::ALL.iter().all(|call| CallSet::ALL.contains(*call)));
     assert!(!CallSet::of(&[Call::Map]).contains(Call::Unmap));
@@ -41,27 +36,10 @@ fn fails_from_then_on_until_cleared() {
     let driver = faulty();
     let code = Code::Other(7);
     driver.fail(Fault::from_then_on(CallSet::MEMORY, 2).with_code(code));
-    let page = driver
-        .create(GRANULE)
-        .expect("the first call is let through");
-    assert_eq!(
-        driver.memory_info(),
-        Ok((8 << 30) - GRANULE).map(|free| (free, 8 << 30))
-    );
-    assert_eq!(
-        driver.release(page),
-        Err(DriverError {
-            call: Call::Release,
-            code
-        })
-    );
-    assert_eq!(
-        driver.reserve(GRANULE),
-        Err(DriverError {
-            call: Call::Reserve,
-            code
-        })
-    );
+    let page = driver.create(GRANULE).expect("the first call is let through");
+    assert_eq!(driver.memory_info(), Ok((8 << 30) - GRANULE).map(|free| (free, 8 << 30)));
+    assert_eq!(driver.release(page), Err(DriverError { call: Call::Release, code }));
+    assert_eq!(driver.reserve(GRANULE), Err(DriverError { call: Call::Reserve, code }));
     assert_eq!(driver.inner().census().pages, 1);
     driver.clear_faults();
     assert_eq!(driver.release(page), Ok(()));
@@ -79,14 +57,8 @@ fn default_codes_are_what_the_pool_acts_on() {
     let code = |result: DriverResult<usize>| result.expect_err("all calls fail").code;
     assert_eq!(code(driver.reserve(GRANULE)), Code::NoAddressSpace);
     assert_eq!(code(driver.alloc_plain(1)), Code::OutOfMemory);
-    assert_eq!(
-        driver.map(0, 0, PageHandle(0)).map_err(|e| e.code),
-        Err(Code::MappingLimit)
-    );
-    assert_eq!(
-        driver.stream_create().map_err(|e| e.code),
-        Err(Code::Other(999))
-    );
+    assert_eq!(driver.map(0, 0, PageHandle(0)).map_err(|e| e.code), Err(Code::MappingLimit));
+    assert_eq!(driver.stream_create().map_err(|e| e.code), Err(Code::Other(999)));
     assert_eq!(driver.injected(), 4);
 }
 
@@ -96,9 +68,8 @@ fn the_first_of_several_faults_decides() {
     driver.fail(Fault::once(CallSet::of(&[Call::Create]), 2).with_code(Code::Other(1)));
     driver.fail(Fault::from_then_on(CallSet::MEMORY, 2).with_code(Code::Other(2)));
     assert!(driver.create(GRANULE).is_ok());
-    let codes: Vec<Code> = (0..2)
-        .map(|_| driver.create(GRANULE).expect_err("fails").code)
-        .collect();
+    let codes: Vec<Code> =
+        (0..2).map(|_| driver.create(GRANULE).expect_err("fails").code).collect();
     assert_eq!(codes, [Code::Other(1), Code::Other(2)]);
 }
 

@@ -20,9 +20,7 @@ pub(super) struct Table<T> {
 
 impl<T: Default> Table<T> {
     pub(super) fn new() -> Table<T> {
-        Table {
-            chunks: [const { OnceLock::new() }; CHUNKS],
-        }
+        Table { chunks: [const { OnceLock::new() }; CHUNKS] }
     }
 
     /// Chunk and place in it. Chunk k starts at index `FIRST * (2^k - 1)`.
@@ -96,10 +94,7 @@ impl Cell {
     /// The present mark. Under the queue lock only.
     pub(super) fn mark(&self) -> Mark {
         let ticket = self.ticket.load(Ordering::Acquire);
-        Mark {
-            slot: self.slot.load(Ordering::Relaxed),
-            ticket,
-        }
+        Mark { slot: self.slot.load(Ordering::Relaxed), ticket }
     }
 }
 
@@ -118,10 +113,7 @@ pub(super) struct Events {
 
 impl Events {
     pub(super) fn new() -> Events {
-        Events {
-            cells: Table::new(),
-            index: Mutex::new(Index::default()),
-        }
+        Events { cells: Table::new(), index: Mutex::new(Index::default()) }
     }
 
     fn index(&self) -> MutexGuard<'_, Index> {
@@ -163,9 +155,7 @@ impl Events {
     #[inline]
     pub(super) fn get(&self, handle: u64) -> Option<&Cell> {
         let number = usize::try_from(handle.checked_sub(1)?).ok()?;
-        self.cells
-            .get(number)
-            .filter(|cell| cell.live.load(Ordering::Acquire))
+        self.cells.get(number).filter(|cell| cell.live.load(Ordering::Acquire))
     }
 
     /// How many events exist.
@@ -184,17 +174,10 @@ mod tests {
         assert!(table.get(0).is_none());
         for i in 0..1000u32 {
             let cell = table.grow_to(i as usize).expect("within the limit");
-            assert_eq!(
-                cell.swap(i + 1, Ordering::Relaxed),
-                0,
-                "element {i} is fresh"
-            );
+            assert_eq!(cell.swap(i + 1, Ordering::Relaxed), 0, "element {i} is fresh");
         }
         for i in 0..1000u32 {
-            assert_eq!(
-                table.get(i as usize).map(|c| c.load(Ordering::Relaxed)),
-                Some(i + 1)
-            );
+            assert_eq!(table.get(i as usize).map(|c| c.load(Ordering::Relaxed)), Some(i + 1));
         }
         assert!(table.get(FIRST * ((1 << CHUNKS) - 1)).is_none());
         assert!(table.get(usize::MAX).is_none());

@@ -119,10 +119,7 @@ impl Memory {
         if bytes == 0 || (address | bytes) & mask != 0 {
             return fail(call, Code::InvalidValue);
         }
-        address.checked_add(bytes).ok_or(DriverError {
-            call,
-            code: Code::InvalidValue,
-        })
+        address.checked_add(bytes).ok_or(DriverError { call, code: Code::InvalidValue })
     }
 
     pub(super) fn info(&self) -> (usize, usize) {
@@ -153,14 +150,7 @@ impl Memory {
         let raw_address =
             sys::reserve(raw_bytes).map_err(|errno| error(call, errno, Code::NoAddressSpace))?;
         let address = raw_address.next_multiple_of(self.granularity);
-        tables.reservations.insert(
-            address,
-            Reservation {
-                bytes,
-                raw_address,
-                raw_bytes,
-            },
-        );
+        tables.reservations.insert(address, Reservation { bytes, raw_address, raw_bytes });
         tables.reserved_bytes += bytes;
         Ok(address)
     }
@@ -177,9 +167,7 @@ impl Memory {
             return fail(call, Code::InvalidValue);
         }
         // SAFETY: the range is a whole reservation of ours and nothing is mapped in it.
-        let done = tables
-            .spare
-            .help(|| unsafe { sys::free(raw_address, raw_bytes) });
+        let done = tables.spare.help(|| unsafe { sys::free(raw_address, raw_bytes) });
         done.map_err(|errno| mapping_error(call, errno))?;
         tables.reservations.remove(&address);
         tables.reserved_bytes -= bytes;
@@ -205,15 +193,7 @@ impl Memory {
         }
         tables.last_page += 1;
         let id = tables.last_page;
-        tables.pages.insert(
-            id,
-            Page {
-                offset,
-                bytes,
-                mappings: 0,
-                released: false,
-            },
-        );
+        tables.pages.insert(id, Page { offset, bytes, mappings: 0, released: false });
         tables.page_bytes += bytes;
         Ok(PageHandle(id))
     }
@@ -241,23 +221,13 @@ impl Memory {
         if !tables.is_reserved(address, end) || tables.is_mapped_in(address, end) {
             return fail(call, Code::InvalidValue);
         }
-        if self
-            .mapping_budget
-            .is_some_and(|budget| tables.mappings.len() >= budget)
-        {
+        if self.mapping_budget.is_some_and(|budget| tables.mappings.len() >= budget) {
             return fail(call, Code::MappingLimit);
         }
         // SAFETY: the range lies in one reservation of ours and nothing is mapped in it.
         unsafe { sys::map_file(address, bytes, &self.file, offset) }
             .map_err(|errno| mapping_error(call, errno))?;
-        tables.mappings.insert(
-            address,
-            Mapping {
-                bytes,
-                page: page.0,
-                locked: false,
-            },
-        );
+        tables.mappings.insert(address, Mapping { bytes, page: page.0, locked: false });
         if let Some(found) = tables.pages.get_mut(&page.0) {
             found.mappings += 1;
         }
@@ -399,11 +369,7 @@ impl Tables {
     }
 
     fn mark_locked(&mut self, address: usize, end: usize, locked: bool) {
-        for mapping in self
-            .mappings
-            .range_mut(address..end)
-            .map(|(_, mapping)| mapping)
-        {
+        for mapping in self.mappings.range_mut(address..end).map(|(_, mapping)| mapping) {
             match (mapping.locked, locked) {
                 (false, true) => self.locked_bytes += mapping.bytes,
                 (true, false) => self.locked_bytes -= mapping.bytes,
@@ -425,11 +391,7 @@ impl Tables {
         // When it fails the machine keeps the memory until the range is used again; the
         // device's own count is right either way.
         if let Err(errno) = sys::punch(file, page.offset, page.bytes) {
-            tracing::warn!(
-                errno,
-                bytes = page.bytes,
-                "a released page's memory was not returned"
-            );
+            tracing::warn!(errno, bytes = page.bytes, "a released page's memory was not returned");
         }
         self.ranges.give(page.offset, page.bytes);
         self.page_bytes -= page.bytes;
@@ -438,14 +400,8 @@ impl Tables {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        let tables = self
-            .tables
-            .get_mut()
-            .unwrap_or_else(PoisonError::into_inner);
-        let reserved = tables
-            .reservations
-            .values()
-            .map(|r| (r.raw_address, r.raw_bytes));
+        let tables = self.tables.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let reserved = tables.reservations.values().map(|r| (r.raw_address, r.raw_bytes));
         for (address, bytes) in reserved.chain(tables.plain.iter().map(|(&a, &b)| (a, b))) {
             // SAFETY: the range is ours, and no call can use it: `self` is going away.
             if let Err(errno) = unsafe { sys::free(address, bytes) } {

@@ -111,11 +111,7 @@ pub struct Census {
 impl Census {
     /// Whether nothing is left but what a fresh driver has.
     pub fn is_clean(&self) -> bool {
-        *self
-            == Census {
-                fds: 1,
-                ..Census::default()
-            }
+        *self == Census { fds: 1, ..Census::default() }
     }
 }
 
@@ -155,19 +151,14 @@ impl HostDriver {
     /// What the device holds now.
     pub fn census(&self) -> Census {
         let streams = self.streams.live();
-        let mut census = Census {
-            streams,
-            events: self.events.live(),
-            ..Census::default()
-        };
+        let mut census = Census { streams, events: self.events.live(), ..Census::default() };
         self.memory.census(&mut census);
         census
     }
 
     /// Queues a delay of `ns` nanoseconds on the stream.
     pub fn spin(&self, stream: StreamHandle, ns: u64) -> DriverResult<()> {
-        self.streams
-            .queue(Call::StreamCheck, stream, Op::Delay { ns })
+        self.streams.queue(Call::StreamCheck, stream, Op::Delay { ns })
     }
 
     /// Stops the stream from starting operations, those queued before included; one that runs
@@ -207,10 +198,7 @@ impl HostDriver {
 
     #[inline]
     fn event(&self, call: Call, event: EventHandle) -> DriverResult<&Cell> {
-        self.events.get(event.0).ok_or(DriverError {
-            call,
-            code: Code::InvalidHandle,
-        })
+        self.events.get(event.0).ok_or(DriverError { call, code: Code::InvalidHandle })
     }
 
     #[inline]
@@ -227,10 +215,7 @@ impl HostDriver {
 /// A range that an operation may name: not null, not around the end of the address space.
 fn check_range(call: Call, address: usize, bytes: usize) -> DriverResult<()> {
     if address == 0 || address.checked_add(bytes).is_none() {
-        return Err(DriverError {
-            call,
-            code: Code::InvalidValue,
-        });
+        return Err(DriverError { call, code: Code::InvalidValue });
     }
     Ok(())
 }
@@ -311,21 +296,16 @@ impl Driver for HostDriver {
     fn copy(&self, to: usize, from: usize, bytes: usize, stream: StreamHandle) -> DriverResult<()> {
         check_range(Call::Copy, to, bytes)?;
         check_range(Call::Copy, from, bytes)?;
-        self.streams
-            .queue(Call::Copy, stream, Op::Copy { to, from, bytes })
+        self.streams.queue(Call::Copy, stream, Op::Copy { to, from, bytes })
     }
 
     fn fill(&self, to: usize, value: u8, bytes: usize, stream: StreamHandle) -> DriverResult<()> {
         check_range(Call::Fill, to, bytes)?;
-        self.streams
-            .queue(Call::Fill, stream, Op::Fill { to, value, bytes })
+        self.streams.queue(Call::Fill, stream, Op::Fill { to, value, bytes })
     }
 
     fn event_create(&self) -> DriverResult<EventHandle> {
-        let full = DriverError {
-            call: Call::EventCreate,
-            code: Code::NotSupported,
-        };
+        let full = DriverError { call: Call::EventCreate, code: Code::NotSupported };
         self.events.create().map(EventHandle).ok_or(full)
     }
 
@@ -333,20 +313,14 @@ impl Driver for HostDriver {
         if self.events.destroy(event.0) {
             return Ok(());
         }
-        Err(DriverError {
-            call: Call::EventDestroy,
-            code: Code::InvalidHandle,
-        })
+        Err(DriverError { call: Call::EventDestroy, code: Code::InvalidHandle })
     }
 
     #[inline]
     fn event_record(&self, event: EventHandle, scope: Scope) -> DriverResult<()> {
         let cell = self.event(Call::EventRecord, event)?;
         if scope == Scope::Context && !self.info.context_events {
-            return Err(DriverError {
-                call: Call::EventRecord,
-                code: Code::NotSupported,
-            });
+            return Err(DriverError { call: Call::EventRecord, code: Code::NotSupported });
         }
         self.pay_for_event();
         self.streams.record(cell, scope)

@@ -15,11 +15,7 @@ use super::sys;
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Op {
     /// Copies bytes between addresses.
-    Copy {
-        to: usize,
-        from: usize,
-        bytes: usize,
-    },
+    Copy { to: usize, from: usize, bytes: usize },
     /// Fills a range with one value.
     Fill { to: usize, value: u8, bytes: usize },
     /// Takes this long.
@@ -89,12 +85,7 @@ impl Queues {
 
     /// A new stream's slot; the one freed last comes first.
     pub(super) fn create(&mut self) -> u32 {
-        let fresh = Slot {
-            state: State::Live,
-            ops: VecDeque::new(),
-            running: false,
-            held: false,
-        };
+        let fresh = Slot { state: State::Live, ops: VecDeque::new(), running: false, held: false };
         if let Some(slot) = self.free.pop() {
             self.slots[slot as usize] = fresh;
             return slot;
@@ -104,9 +95,7 @@ impl Queues {
     }
 
     pub(super) fn is_live(&self, slot: u32) -> bool {
-        self.slots
-            .get(slot as usize)
-            .is_some_and(|s| s.state == State::Live)
+        self.slots.get(slot as usize).is_some_and(|s| s.state == State::Live)
     }
 
     /// Streams created and not yet gone, the default stream apart.
@@ -126,10 +115,7 @@ impl Queues {
 
     /// Marks a live stream as destroyed; its slot is free once its work is done.
     pub(super) fn close(&mut self, slot: u32) {
-        debug_assert!(
-            self.is_live(slot) && slot != 0,
-            "only created streams are closed"
-        );
+        debug_assert!(self.is_live(slot) && slot != 0, "only created streams are closed");
         let stream = &mut self.slots[slot as usize];
         stream.state = State::Closing;
         stream.held = false;
@@ -166,15 +152,8 @@ impl Queues {
 
     /// The mark of all work queued so far on a stream, or on all of them.
     pub(super) fn mark(&self, slot: u32) -> Mark {
-        let mark = Mark {
-            slot,
-            ticket: self.last_ticket,
-        };
-        if self.passed(mark) {
-            Mark::PASSED
-        } else {
-            mark
-        }
+        let mark = Mark { slot, ticket: self.last_ticket };
+        if self.passed(mark) { Mark::PASSED } else { mark }
     }
 
     fn oldest(&self, slot: u32) -> Option<u64> {
@@ -184,10 +163,7 @@ impl Queues {
 
     /// Whether all work before the mark is done.
     pub(super) fn passed(&self, mark: Mark) -> bool {
-        let before = |slot: u32| {
-            self.oldest(slot)
-                .is_some_and(|ticket| ticket <= mark.ticket)
-        };
+        let before = |slot: u32| self.oldest(slot).is_some_and(|ticket| ticket <= mark.ticket);
         if mark.slot == Mark::ALL {
             !self.active.iter().any(|&slot| before(slot))
         } else {
@@ -218,12 +194,8 @@ impl Queues {
 
     /// A stream that may run, chosen by `seed` alone.
     pub(super) fn next_by_seed(&self, seed: u64) -> Option<u32> {
-        let mut ready: Vec<u32> = self
-            .active
-            .iter()
-            .copied()
-            .filter(|&slot| self.runnable(slot))
-            .collect();
+        let mut ready: Vec<u32> =
+            self.active.iter().copied().filter(|&slot| self.runnable(slot)).collect();
         ready.sort_unstable();
         let count = ready.len() as u64;
         let place = mix(seed).checked_rem(count)?;
@@ -232,11 +204,7 @@ impl Queues {
 
     /// The stream that may run and whose next operation was queued first.
     pub(super) fn next_by_age(&self) -> Option<u32> {
-        let ready = self
-            .active
-            .iter()
-            .copied()
-            .filter(|&slot| self.runnable(slot));
+        let ready = self.active.iter().copied().filter(|&slot| self.runnable(slot));
         ready.min_by_key(|&slot| self.oldest(slot))
     }
 
@@ -245,11 +213,7 @@ impl Queues {
     pub(super) fn next_towards(&self, mut mark: Mark) -> Option<u32> {
         while !self.passed(mark) {
             let slot = match mark.slot {
-                Mark::ALL => self
-                    .active
-                    .iter()
-                    .copied()
-                    .min_by_key(|&slot| self.oldest(slot))?,
+                Mark::ALL => self.active.iter().copied().min_by_key(|&slot| self.oldest(slot))?,
                 slot => slot,
             };
             let stream = &self.slots[slot as usize];
@@ -272,10 +236,7 @@ impl Queues {
         debug_assert!(self.runnable(slot), "chosen among the runnable");
         let stream = &mut self.slots[slot as usize];
         stream.running = true;
-        stream
-            .ops
-            .front()
-            .map_or(Op::Delay { ns: 0 }, |(_, op)| *op)
+        stream.ops.front().map_or(Op::Delay { ns: 0 }, |(_, op)| *op)
     }
 
     /// Ends the operation that [`Queues::start`] started.

@@ -65,10 +65,7 @@ mod tests {
     #[test]
     fn lowest_range_first_and_neighbours_merge() {
         let mut ranges = Ranges::default();
-        assert_eq!(
-            [ranges.take(10), ranges.take(10), ranges.take(10)],
-            [0, 10, 20]
-        );
+        assert_eq!([ranges.take(10), ranges.take(10), ranges.take(10)], [0, 10, 20]);
         ranges.give(0, 10);
         assert_eq!(ranges.take(20), 30);
         ranges.give(10, 10);
@@ -86,9 +83,6 @@ mod tests {
         let mut ranges = Ranges::default();
         assert_eq!([ranges.take(30), ranges.take(5)], [0, 30]);
         ranges.give(0, 30);
-        assert_eq!(
-            [ranges.take(10), ranges.take(20), ranges.take(1)],
-            [0, 10, 35]
-        );
+        assert_eq!([ranges.take(10), ranges.take(20), ranges.take(1)], [0, 10, 35]);
     }
 }

@@ -92,10 +92,7 @@ impl Shared {
                 Some(slot) => state = self.run(state, slot),
                 None => {
                     state.idle_workers += 1;
-                    state = self
-                        .work
-                        .wait(state)
-                        .unwrap_or_else(PoisonError::into_inner);
+                    state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
                     state.idle_workers -= 1;
                 }
             }
@@ -122,28 +119,18 @@ impl Streams {
         if let Some(flag) = live.grow_to(0) {
             flag.store(true, Ordering::Release);
         }
-        Streams {
-            shared: Arc::new(shared),
-            live,
-            deferred,
-            process: std::process::id(),
-        }
+        Streams { shared: Arc::new(shared), live, deferred, process: std::process::id() }
     }
 
     /// The slot of a live stream. No lock.
     #[inline]
     fn slot(&self, call: Call, stream: StreamHandle) -> DriverResult<u32> {
         let slot = stream.0 / HANDLE_STEP;
-        let flag = usize::try_from(slot)
-            .ok()
-            .and_then(|slot| self.live.get(slot));
+        let flag = usize::try_from(slot).ok().and_then(|slot| self.live.get(slot));
         let live = flag.is_some_and(|flag| flag.load(Ordering::Acquire));
         match u32::try_from(slot) {
             Ok(slot) if live && stream.0.is_multiple_of(HANDLE_STEP) => Ok(slot),
-            _ => Err(DriverError {
-                call,
-                code: Code::InvalidHandle,
-            }),
+            _ => Err(DriverError { call, code: Code::InvalidHandle }),
         }
     }
 
@@ -170,10 +157,7 @@ impl Streams {
             Some(flag) => flag.store(true, Ordering::Release),
             None => {
                 state.queues.close(slot);
-                return Err(DriverError {
-                    call: Call::StreamCreate,
-                    code: Code::NotSupported,
-                });
+                return Err(DriverError { call: Call::StreamCreate, code: Code::NotSupported });
             }
         }
         Ok(handle_of(slot))
@@ -183,10 +167,7 @@ impl Streams {
         let call = Call::StreamDestroy;
         let (slot, mut state) = self.locked(call, stream)?;
         if slot == 0 {
-            return Err(DriverError {
-                call,
-                code: Code::InvalidValue,
-            });
+            return Err(DriverError { call, code: Code::InvalidValue });
         }
         if let Some(flag) = self.live.get(slot as usize) {
             flag.store(false, Ordering::Release);
@@ -205,10 +186,8 @@ impl Streams {
 
     fn push(&self, state: &mut State, call: Call, slot: u32, op: Op) -> DriverResult<()> {
         if state.workers.is_empty() && !self.deferred {
-            self.start_worker(state).map_err(|errno| DriverError {
-                call,
-                code: Code::Other(errno),
-            })?;
+            self.start_worker(state)
+                .map_err(|errno| DriverError { call, code: Code::Other(errno) })?;
         }
         self.shared.outstanding.fetch_add(1, Ordering::Relaxed);
         if !state.queues.push(slot, op) || self.deferred {
@@ -296,21 +275,13 @@ impl Streams {
 
     fn wait_for<'a>(&'a self, mut state: MutexGuard<'a, State>, mark: Mark) {
         while !state.queues.passed(mark) {
-            let helps = if self.deferred {
-                state.queues.next_towards(mark)
-            } else {
-                None
-            };
+            let helps = if self.deferred { state.queues.next_towards(mark) } else { None };
             if let Some(slot) = helps {
                 state = self.shared.run(state, slot);
                 continue;
             }
             state.waiters += 1;
-            state = self
-                .shared
-                .done
-                .wait(state)
-                .unwrap_or_else(PoisonError::into_inner);
+            state = self.shared.done.wait(state).unwrap_or_else(PoisonError::into_inner);
             state.waiters -= 1;
         }
     }

@@ -11,9 +11,7 @@ use std::ptr;
 pub(super) type Errno = i32;
 
 fn errno() -> Errno {
-    std::io::Error::last_os_error()
-        .raw_os_error()
-        .unwrap_or(libc::EIO)
+    std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
 }
 
 fn check(result: libc::c_int) -> Result<(), Errno> {
@@ -21,11 +19,7 @@ fn check(result: libc::c_int) -> Result<(), Errno> {
 }
 
 fn address_of(result: *mut libc::c_void) -> Result<usize, Errno> {
-    if result == libc::MAP_FAILED {
-        Err(errno())
-    } else {
-        Ok(result.expose_provenance())
-    }
+    if result == libc::MAP_FAILED { Err(errno()) } else { Ok(result.expose_provenance()) }
 }
 
 fn pointer(address: usize) -> *mut libc::c_void {
@@ -80,14 +74,8 @@ pub(super) fn held_bytes(file: &OwnedFd) -> usize {
 #[cfg(test)]
 pub(super) fn readable(address: usize) -> bool {
     let mut byte = 0u8;
-    let to = libc::iovec {
-        iov_base: (&raw mut byte).cast(),
-        iov_len: 1,
-    };
-    let from = libc::iovec {
-        iov_base: pointer(address),
-        iov_len: 1,
-    };
+    let to = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+    let from = libc::iovec { iov_base: pointer(address), iov_len: 1 };
     // SAFETY: `to` names one writable byte; a bad `from` makes the call fail, not fault.
     unsafe { libc::process_vm_readv(libc::getpid(), &raw const to, 1, &raw const from, 1, 0) == 1 }
 }
@@ -170,10 +158,7 @@ impl Apart {
         let bytes = count * page;
         // SAFETY: without MAP_FIXED the kernel picks a free range: no mapping is replaced.
         let mapped = unsafe { libc::mmap(ptr::null_mut(), bytes, none, flags, -1, 0) };
-        let apart = Apart {
-            address: address_of(mapped)?,
-            bytes,
-        };
+        let apart = Apart { address: address_of(mapped)?, bytes };
         for at in (page..bytes).step_by(2 * page) {
             // SAFETY: the page lies in the range just mapped, which nobody else knows.
             check(unsafe { libc::mprotect(pointer(apart.address + at), page, libc::PROT_READ) })?;

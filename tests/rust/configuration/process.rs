@@ -12,27 +12,20 @@ use std::sync::Mutex;
 
 use forebay::config::{Config, Size};
 use forebay::error::Status;
-use forebay::telemetry::log;
+use forebay::logging as log;
 
 use super::{GIB, accepted};
 
 /// Runs one scenario of [`child_process`] with exactly these `FOREBAY_*` variables.
 fn child(scenario: &str, vars: &[(&str, &str)]) -> Output {
     let mut command = Command::new(std::env::current_exe().expect("this program's path"));
-    command.args([
-        "process::child_process",
-        "--exact",
-        "--nocapture",
-        "--test-threads=1",
-    ]);
+    command.args(["process::child_process", "--exact", "--nocapture", "--test-threads=1"]);
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("FOREBAY_") {
             command.env_remove(name);
         }
     }
-    command
-        .envs(vars.iter().copied())
-        .env("FOREBAY_TEST_CHILD", scenario);
+    command.envs(vars.iter().copied()).env("FOREBAY_TEST_CHILD", scenario);
     let output = command.output().expect("a child process");
     assert!(output.status.success(), "{scenario}: {output:?}");
     let told = String::from_utf8_lossy(&output.stdout);
@@ -52,28 +45,15 @@ fn problems_are_reported_once_by_name() {
     let vars = [("FOREBAY_LIMIT", "12 apples"), ("FOREBAY_LIMT", "1G")];
     let lines = lines(&child("lenient", &vars));
     assert_eq!(lines.len(), 2, "{lines:?}");
-    assert!(
-        lines[0].starts_with("forebay: FOREBAY_LIMIT=\"12 apples\" is refused"),
-        "{lines:?}"
-    );
-    assert!(
-        lines[1].starts_with("forebay: FOREBAY_LIMT is not a variable"),
-        "{lines:?}"
-    );
+    assert!(lines[0].starts_with("forebay: FOREBAY_LIMIT=\"12 apples\" is refused"), "{lines:?}");
+    assert!(lines[1].starts_with("forebay: FOREBAY_LIMT is not a variable"), "{lines:?}");
 }
 
 #[test]
 fn strict_mode_fails_and_names_all() {
-    let vars = [
-        ("FOREBAY_LIMIT", "12 apples"),
-        ("FOREBAY_LIMT", "1G"),
-        ("FOREBAY_STRICT", "1"),
-    ];
+    let vars = [("FOREBAY_LIMIT", "12 apples"), ("FOREBAY_LIMT", "1G"), ("FOREBAY_STRICT", "1")];
     child("strict", &vars);
-    child(
-        "strict-and-right",
-        &[("FOREBAY_STRICT", "1"), ("FOREBAY_LIMIT", "1G")],
-    );
+    child("strict-and-right", &[("FOREBAY_STRICT", "1"), ("FOREBAY_LIMIT", "1G")]);
 }
 
 #[test]
@@ -127,10 +107,7 @@ fn heard() -> Vec<(i32, String)> {
 
 unsafe extern "C" fn hear(context: *mut c_void, level: i32, message: *const c_char) {
     // SAFETY: the log promises a NUL-terminated line that is valid during the call.
-    let text = unsafe { CStr::from_ptr(message) }
-        .to_str()
-        .expect("UTF-8")
-        .to_string();
+    let text = unsafe { CStr::from_ptr(message) }.to_str().expect("UTF-8").to_string();
     assert_eq!(context as usize, 42);
     HEARD.lock().expect("unpoisoned").push((level, text));
     // Neither of these may come back here or block.
@@ -161,14 +138,8 @@ fn child_process() {
         "strict" => {
             let error = Config::from_env().expect_err("strict");
             assert_eq!(error.status(), Status::Config);
-            assert!(
-                error.message().contains("FOREBAY_LIMIT=\"12 apples\""),
-                "{error}"
-            );
-            assert!(
-                error.message().contains("did you mean FOREBAY_LIMIT"),
-                "{error}"
-            );
+            assert!(error.message().contains("FOREBAY_LIMIT=\"12 apples\""), "{error}");
+            assert!(error.message().contains("did you mean FOREBAY_LIMIT"), "{error}");
         }
         "strict-and-right" => {
             let config = Config::from_env().expect("nothing wrong");
@@ -184,10 +155,7 @@ fn child_process() {
         "off" => {
             assert!(!log::init(&Config::from_env().expect("lenient")));
             let none = tracing::subscriber::NoSubscriber::default();
-            assert!(
-                tracing::subscriber::set_global_default(none).is_ok(),
-                "the place is free"
-            );
+            assert!(tracing::subscriber::set_global_default(none).is_ok(), "the place is free");
         }
         "taken" => {
             let theirs = tracing::subscriber::NoSubscriber::default();

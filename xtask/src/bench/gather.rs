@@ -31,10 +31,7 @@ mod tests {
 
     #[test]
     fn the_object_is_found_between_other_lines() {
-        assert_eq!(
-            object("running\n{\"rows\":[{}]}\ndone\n"),
-            "{\"rows\":[{}]}"
-        );
+        assert_eq!(object("running\n{\"rows\":[{}]}\ndone\n"), "{\"rows\":[{}]}");
         assert_eq!(object("} {"), "} {");
     }
 }

@@ -39,14 +39,7 @@ impl Row {
     pub fn new(name: impl Into<String>, value: f64, unit: &str, target: Option<f64>) -> Row {
         let met = target.map(|most| value <= most);
         let (name, unit) = (name.into(), unit.to_owned());
-        Row {
-            name,
-            value,
-            unit,
-            target,
-            met,
-            peers: BTreeMap::new(),
-        }
+        Row { name, value, unit, target, met, peers: BTreeMap::new() }
     }
 
     fn to_json(&self) -> Value {
@@ -62,27 +55,14 @@ impl Row {
 
     fn from_json(value: &Value) -> Outcome<Row> {
         let bad = |what: &str| format!("a bench row without {what}: {value}");
-        let peers = value
-            .get("peers")
-            .and_then(Value::as_object)
-            .cloned()
-            .unwrap_or_default();
+        let peers = value.get("peers").and_then(Value::as_object).cloned().unwrap_or_default();
         Ok(Row {
-            name: value["name"]
-                .as_str()
-                .ok_or_else(|| bad("a name"))?
-                .to_owned(),
+            name: value["name"].as_str().ok_or_else(|| bad("a name"))?.to_owned(),
             value: value["value"].as_f64().ok_or_else(|| bad("a value"))?,
-            unit: value["unit"]
-                .as_str()
-                .ok_or_else(|| bad("a unit"))?
-                .to_owned(),
+            unit: value["unit"].as_str().ok_or_else(|| bad("a unit"))?.to_owned(),
             target: value["target"].as_f64(),
             met: value["met"].as_bool(),
-            peers: peers
-                .iter()
-                .filter_map(|(k, v)| Some((k.clone(), v.as_f64()?)))
-                .collect(),
+            peers: peers.iter().filter_map(|(k, v)| Some((k.clone(), v.as_f64()?))).collect(),
         })
     }
 }
@@ -95,29 +75,19 @@ pub fn rows_to_json(rows: &[Row]) -> Value {
 /// The rows of such an object.
 pub fn rows_from_json(text: &str) -> Outcome<Vec<Row>> {
     let value: Value = serde_json::from_str(text).map_err(|e| format!("not JSON: {e}"))?;
-    let rows = value
-        .get("rows")
-        .and_then(Value::as_array)
-        .ok_or("no \"rows\" in the JSON")?;
+    let rows = value.get("rows").and_then(Value::as_array).ok_or("no \"rows\" in the JSON")?;
     rows.iter().map(Row::from_json).collect()
 }
 
 type Group = (&'static str, fn(bool) -> Outcome<Vec<Row>>);
-const GROUPS: &[Group] = &[
-    ("pool", pool::run),
-    ("traces", traces::run),
-    ("gather", gather::run),
-];
+const GROUPS: &[Group] = &[("pool", pool::run), ("traces", traces::run), ("gather", gather::run)];
 
 /// Runs one group or all. A group that cannot run fails the command after the others ran.
 pub fn run(mut args: Args) -> Outcome<()> {
     let quick = args.flag("--quick");
     let json = args.value("--json")?;
     let wanted = args.rest()?;
-    if let Some(unknown) = wanted
-        .iter()
-        .find(|w| !GROUPS.iter().any(|(name, _)| name == w))
-    {
+    if let Some(unknown) = wanted.iter().find(|w| !GROUPS.iter().any(|(name, _)| name == w)) {
         return Err(format!("no bench group {unknown:?}: {USAGE}"));
     }
     let mut rows = Vec::new();
@@ -136,33 +106,21 @@ pub fn run(mut args: Args) -> Outcome<()> {
         }
     }
     if let Some(file) = json {
-        let here = std::env::current_dir()
-            .map_err(|e| e.to_string())?
-            .join(file);
+        let here = std::env::current_dir().map_err(|e| e.to_string())?.join(file);
         proc::write(here, &format!("{:#}\n", rows_to_json(&rows)))?;
     }
     let judged = rows.iter().filter(|r| r.met.is_some()).count();
     let met = rows.iter().filter(|r| r.met == Some(true)).count();
     println!("{} rows, {met} of {judged} targets met", rows.len());
-    if failed.is_empty() {
-        Ok(())
-    } else {
-        Err(failed.join("; "))
-    }
+    if failed.is_empty() { Ok(()) } else { Err(failed.join("; ")) }
 }
 
 /// The rows for people.
 fn table(rows: &[Row]) -> String {
-    let width = rows
-        .iter()
-        .map(|r| r.name.chars().count())
-        .max()
-        .unwrap_or(0);
+    let width = rows.iter().map(|r| r.name.chars().count()).max().unwrap_or(0);
     let mut text = String::new();
     for row in rows {
-        let target = row
-            .target
-            .map_or(String::new(), |t| format!("<= {}", figure(t)));
+        let target = row.target.map_or(String::new(), |t| format!("<= {}", figure(t)));
         let met = match row.met {
             Some(true) => "met",
             Some(false) => "MISSED",
@@ -171,11 +129,7 @@ fn table(rows: &[Row]) -> String {
         let value = format!("{} {}", figure(row.value), row.unit);
         let mut line = format!("  {:width$}  {value:>18}  {target:>12}  {met:6}", row.name);
         for (peer, theirs) in &row.peers {
-            let ratio = if row.value > 0.0 {
-                theirs / row.value
-            } else {
-                f64::NAN
-            };
+            let ratio = if row.value > 0.0 { theirs / row.value } else { f64::NAN };
             line.push_str(&format!("  {peer} {} ({ratio:.2}x)", figure(*theirs)));
         }
         text.push_str(line.trim_end());
@@ -197,10 +151,7 @@ fn figure(value: f64) -> String {
 
 /// A number out of a JSON object.
 fn number(object: &Map<String, Value>, key: &str) -> Outcome<f64> {
-    object
-        .get(key)
-        .and_then(Value::as_f64)
-        .ok_or_else(|| format!("no number {key:?} in the JSON"))
+    object.get(key).and_then(Value::as_f64).ok_or_else(|| format!("no number {key:?} in the JSON"))
 }
 
 #[cfg(test)]
@@ -218,11 +169,7 @@ mod tests {
             json!({"name": "pool/hot", "value": 13.5, "unit": "ns", "target": 20.0,
                 "met": true, "peers": {"mimalloc": 12.0}})
         );
-        let keys: Vec<&String> = json["rows"][1]
-            .as_object()
-            .expect("an object")
-            .keys()
-            .collect();
+        let keys: Vec<&String> = json["rows"][1].as_object().expect("an object").keys().collect();
         assert_eq!(keys, ["met", "name", "peers", "target", "unit", "value"]);
         assert_eq!(json["rows"][1]["met"], Value::Null);
         assert_eq!(rows_from_json(&json.to_string()), Ok(vec![row, bare]));

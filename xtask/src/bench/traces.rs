@@ -39,19 +39,13 @@ fn traces(quick: bool) -> BTreeMap<String, PathBuf> {
         dirs.push(dir);
     }
     let files = dirs.iter().flat_map(|dir| proc::files(dir, &["csv", "gz"]));
-    files
-        .filter_map(|file| Some((trace_name(&file)?, proc::root().join(file))))
-        .collect()
+    files.filter_map(|file| Some((trace_name(&file)?, proc::root().join(file)))).collect()
 }
 
 /// The file's name without `.csv` or `.csv.gz`; nothing for other files.
 fn trace_name(file: &Path) -> Option<String> {
     let name = file.file_name()?.to_str()?;
-    Some(
-        name.strip_suffix(".csv.gz")
-            .or_else(|| name.strip_suffix(".csv"))?
-            .to_owned(),
-    )
+    Some(name.strip_suffix(".csv.gz").or_else(|| name.strip_suffix(".csv"))?.to_owned())
 }
 
 fn measure(forebay: &Path, name: &str, trace: &Path) -> Outcome<Vec<Row>> {
@@ -65,18 +59,11 @@ fn measure(forebay: &Path, name: &str, trace: &Path) -> Outcome<Vec<Row>> {
 
 fn replay(forebay: &Path, trace: &Path, more: &[&str]) -> Outcome<Map<String, Value>> {
     let mut command = proc::program(forebay);
-    command
-        .arg("replay")
-        .arg(trace)
-        .args(["--backend", "host", "--json"])
-        .args(more);
+    command.arg("replay").arg(trace).args(["--backend", "host", "--json"]).args(more);
     let said = proc::capture(&mut command)?;
     match serde_json::from_str(&said) {
         Ok(Value::Object(object)) => Ok(object),
-        _ => Err(format!(
-            "{}: not one JSON object:\n{said}",
-            proc::describe(&command)
-        )),
+        _ => Err(format!("{}: not one JSON object:\n{said}", proc::describe(&command))),
     }
 }
 
@@ -95,12 +82,7 @@ fn rows(
     let smallest = number(least, "smallest_device_bytes")? / peak;
     let mapped = number(plain, "peak_mapped_bytes")? / peak;
     let mut rows = vec![
-        row(
-            "smallest device",
-            smallest,
-            "x peak live",
-            Some(SMALLEST_DEVICE),
-        ),
+        row("smallest device", smallest, "x peak live", Some(SMALLEST_DEVICE)),
         row(
             "pages moved at 1.10x",
             number(tight, "pages_moved_after_first_third")?,
@@ -108,31 +90,11 @@ fn rows(
             Some(0.0),
         ),
         row("peak mapped", mapped, "x peak live", None),
-        row(
-            "trapped mean",
-            number(plain, "trapped_mean_bytes")? / MIB,
-            "MiB",
-            None,
-        ),
-        row(
-            "trapped max",
-            number(plain, "trapped_peak_bytes")? / MIB,
-            "MiB",
-            None,
-        ),
-        row(
-            "time per event",
-            number(plain, "ns_per_event")?,
-            "ns",
-            Some(EVENT_NS),
-        ),
+        row("trapped mean", number(plain, "trapped_mean_bytes")? / MIB, "MiB", None),
+        row("trapped max", number(plain, "trapped_peak_bytes")? / MIB, "MiB", None),
+        row("time per event", number(plain, "ns_per_event")?, "ns", Some(EVENT_NS)),
         row("leaked", number(plain, "leaked_bytes")?, "bytes", Some(0.0)),
-        row(
-            "driver calls",
-            number(plain, "driver_calls")?,
-            "calls",
-            None,
-        ),
+        row("driver calls", number(plain, "driver_calls")?, "calls", None),
     ];
     let kinds = plain.get("driver_calls_by_kind").and_then(Value::as_object);
     for (kind, count) in kinds.ok_or("no driver_calls_by_kind in the JSON")? {

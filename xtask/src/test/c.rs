@@ -44,14 +44,7 @@ fn with_cmake(tools: &Tools, tally: &mut Tally) {
     println!("with AddressSanitizer:");
     let build = proc::target_dir().join("cmake-asan");
     let setting = ["-DFOREBAY_SANITIZE=address"];
-    build_and_test(
-        tools,
-        &build,
-        "c::asan_build",
-        &setting,
-        Some(NOT_SANITIZED),
-        tally,
-    );
+    build_and_test(tools, &build, "c::asan_build", &setting, Some(NOT_SANITIZED), tally);
 }
 
 fn build_and_test(
@@ -75,20 +68,10 @@ fn build_and_test(
 /// Configures and builds; cargo's output is shared with the build before.
 fn cmake(tools: &Tools, build: &Path, settings: &[&str]) -> Outcome<()> {
     let mut configure = proc::program(&tools.cmake);
-    configure
-        .arg("-S")
-        .arg(proc::root())
-        .arg("-B")
-        .arg(build)
-        .args(["-G", "Ninja"]);
+    configure.arg("-S").arg(proc::root()).arg("-B").arg(build).args(["-G", "Ninja"]);
     configure.arg(format!("-DCMAKE_MAKE_PROGRAM={}", tools.ninja.display()));
-    configure.arg(format!(
-        "-DFOREBAY_CARGO_TARGET_DIR={}",
-        proc::target_dir().display()
-    ));
-    configure
-        .arg("-DCMAKE_BUILD_TYPE=RelWithDebInfo")
-        .args(settings);
+    configure.arg(format!("-DFOREBAY_CARGO_TARGET_DIR={}", proc::target_dir().display()));
+    configure.arg("-DCMAKE_BUILD_TYPE=RelWithDebInfo").args(settings);
     proc::capture(&mut configure)?;
     proc::capture(proc::program(&tools.cmake).arg("--build").arg(build)).map(drop)
 }
@@ -97,12 +80,8 @@ fn cmake(tools: &Tools, build: &Path, settings: &[&str]) -> Outcome<()> {
 fn ctest(tools: &Tools, build: &Path, leave_out: Option<&str>, tally: &mut Tally) {
     let jobs = std::thread::available_parallelism().map_or(1, |n| n.get().min(4));
     let mut command = proc::program(&tools.ctest);
-    command
-        .args(["--output-on-failure", "--no-tests=error", "--test-dir"])
-        .arg(build);
-    command
-        .args(["--parallel", &jobs.to_string()])
-        .env_remove("LD_LIBRARY_PATH");
+    command.args(["--output-on-failure", "--no-tests=error", "--test-dir"]).arg(build);
+    command.args(["--parallel", &jobs.to_string()]).env_remove("LD_LIBRARY_PATH");
     if let Some(pattern) = leave_out {
         command.args(["--exclude-regex", pattern]);
     }

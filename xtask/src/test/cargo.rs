@@ -44,16 +44,12 @@ fn has_tests(package: &str) -> Outcome<bool> {
     cargo.args(["metadata", "--no-deps", "--format-version", "1"]);
     let metadata: serde_json::Value = serde_json::from_str(&proc::capture(&mut cargo)?)
         .map_err(|e| format!("cargo metadata: {e}"))?;
-    let packages = metadata["packages"]
-        .as_array()
-        .ok_or("cargo metadata: no packages")?;
+    let packages = metadata["packages"].as_array().ok_or("cargo metadata: no packages")?;
     let targets = packages
         .iter()
         .filter(|p| p["name"] == package)
         .flat_map(|p| p["targets"].as_array().into_iter().flatten());
-    Ok(targets
-        .flat_map(|t| t["kind"].as_array().into_iter().flatten())
-        .any(|k| k == "test"))
+    Ok(targets.flat_map(|t| t["kind"].as_array().into_iter().flatten()).any(|k| k == "test"))
 }
 
 fn cargo_test(what: &[&str], options: Options, tally: &mut Tally) {
@@ -117,14 +113,7 @@ mod tests {
     fn a_command_that_fails_without_a_count_is_one_failure() {
         let mut tally = Tally::default();
         run_counted(proc::program("sh").args(["-c", "exit 101"]), &mut tally);
-        assert_eq!(
-            tally,
-            Tally {
-                passed: 0,
-                failed: 1,
-                skipped: 0
-            }
-        );
+        assert_eq!(tally, Tally { passed: 0, failed: 1, skipped: 0 });
         run_counted(&mut proc::program("no-such-program-here"), &mut tally);
         assert_eq!(tally.failed, 2);
     }
@@ -134,13 +123,6 @@ mod tests {
         let mut tally = Tally::default();
         let line = "echo 'test result: FAILED. 2 passed; 1 failed; 0 ignored'; exit 101";
         run_counted(proc::program("sh").args(["-c", line]), &mut tally);
-        assert_eq!(
-            tally,
-            Tally {
-                passed: 2,
-                failed: 1,
-                skipped: 0
-            }
-        );
+        assert_eq!(tally, Tally { passed: 2, failed: 1, skipped: 0 });
     }
 }

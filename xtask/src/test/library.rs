@@ -42,17 +42,13 @@ fn scratch(name: &str, text: &str) -> Outcome<PathBuf> {
 
 /// The header by itself, once and twice, in both languages with warnings as errors.
 pub fn check_header(tally: &mut Tally) {
-    for (language, variable, default, standard, ending) in [
-        ("c11", "CC", "cc", "-std=c11", "c"),
-        ("cpp17", "CXX", "c++", "-std=c++17", "cpp"),
-    ] {
+    for (language, variable, default, standard, ending) in
+        [("c11", "CC", "cc", "-std=c11", "c"), ("cpp17", "CXX", "c++", "-std=c++17", "cpp")]
+    {
         for (form, text) in [("alone", HEADER_ALONE), ("twice", HEADER_TWICE)] {
             let result = scratch(&format!("header_{form}.{ending}"), text).and_then(|file| {
                 let mut cc = compiler(variable, default);
-                cc.arg(standard)
-                    .args(WARNINGS)
-                    .args(["-fsyntax-only", "-Iinclude"])
-                    .arg(file);
+                cc.arg(standard).args(WARNINGS).args(["-fsyntax-only", "-Iinclude"]).arg(file);
                 proc::capture(&mut cc).map(drop)
             });
             tally.check(&format!("c::header_{form}_{language}"), result);
@@ -64,12 +60,8 @@ pub fn check_header(tally: &mut Tally) {
 pub fn compiler_has_asan() -> Outcome<()> {
     let file = scratch("asan.c", "int main(void) { return 0; }\n")?;
     let mut cc = compiler("CC", "cc");
-    cc.args(["-fsanitize=address", "-o"])
-        .arg(file.with_extension(""))
-        .arg(&file);
-    proc::capture(&mut cc)
-        .map(drop)
-        .map_err(|_| "the C compiler cannot build with it".to_owned())
+    cc.args(["-fsanitize=address", "-o"]).arg(file.with_extension("")).arg(&file);
+    proc::capture(&mut cc).map(drop).map_err(|_| "the C compiler cannot build with it".to_owned())
 }
 
 /// Cargo's own shared library in `target/release`.
@@ -84,14 +76,7 @@ pub fn check_cargo_library(tally: &mut Tally) {
         &library,
         tally,
     );
-    check_with(
-        "c::cargo_exports",
-        "nm",
-        &["-D", "--defined-only"],
-        judge_exports,
-        &library,
-        tally,
-    );
+    check_with("c::cargo_exports", "nm", &["-D", "--defined-only"], judge_exports, &library, tally);
     tally.check("c::linked_program_starts", linked_program(&dir));
 }
 
@@ -141,17 +126,11 @@ fn judge_exports(text: &str) -> Outcome<()> {
     if symbols.is_empty() {
         return Err("nothing is exported".to_owned());
     }
-    let foreign: Vec<&str> = symbols
-        .iter()
-        .map(|s| s.1)
-        .filter(|name| !name.starts_with("forebay_"))
-        .collect();
+    let foreign: Vec<&str> =
+        symbols.iter().map(|s| s.1).filter(|name| !name.starts_with("forebay_")).collect();
     match foreign.len() {
         0 => Ok(()),
-        _ => Err(format!(
-            "exported besides forebay_*: {}",
-            foreign.join(", ")
-        )),
+        _ => Err(format!("exported besides forebay_*: {}", foreign.join(", "))),
     }
 }
 
@@ -161,9 +140,7 @@ fn linked_program(dir: &Path) -> Outcome<()> {
     let source = scratch("linked.c", LINKED)?;
     let program = source.with_extension("");
     let mut cc = compiler("CC", "cc");
-    cc.args(["-std=c11", "-Iinclude", "-o"])
-        .arg(&program)
-        .arg(&source);
+    cc.args(["-std=c11", "-Iinclude", "-o"]).arg(&program).arg(&source);
     cc.arg(format!("-L{}", dir.display())).arg("-lforebay");
     cc.arg(format!("-Wl,-rpath,{}", dir.display()));
     proc::capture(&mut cc)?;

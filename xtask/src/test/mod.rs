@@ -31,47 +31,22 @@ struct Group {
 }
 
 const GROUPS: &[Group] = &[
-    Group {
-        name: "unit",
-        budget: 240,
-        run: cargo::unit,
-    },
-    Group {
-        name: "rust",
-        budget: 600,
-        run: cargo::integration,
-    },
-    Group {
-        name: "model",
-        budget: 300,
-        run: cargo::model,
-    },
-    Group {
-        name: "c",
-        budget: 420,
-        run: c::run,
-    },
-    Group {
-        name: "cli",
-        budget: 180,
-        run: cargo::cli,
-    },
+    Group { name: "unit", budget: 240, run: cargo::unit },
+    Group { name: "rust", budget: 600, run: cargo::integration },
+    Group { name: "model", budget: 300, run: cargo::model },
+    Group { name: "c", budget: 420, run: c::run },
+    Group { name: "cli", budget: 180, run: cargo::cli },
 ];
 
 /// Runs one group or all; an error when anything failed.
 pub fn run(mut args: Args) -> Outcome<()> {
-    let options = Options {
-        full: args.flag("--full"),
-    };
+    let options = Options { full: args.flag("--full") };
     let wanted = args.rest()?;
     if let Some(unknown) = wanted.iter().find(|w| !GROUPS.iter().any(|g| g.name == *w)) {
         return Err(format!("no test group {unknown:?}: {USAGE}"));
     }
     let mut results = Vec::new();
-    for group in GROUPS
-        .iter()
-        .filter(|g| wanted.is_empty() || wanted.iter().any(|w| w == g.name))
-    {
+    for group in GROUPS.iter().filter(|g| wanted.is_empty() || wanted.iter().any(|w| w == g.name)) {
         println!("\n== {} (budget {} s)", group.name, group.budget);
         let start = Instant::now();
         let tally = (group.run)(options);
@@ -96,10 +71,8 @@ fn summary(results: &[(&str, Tally, f64)]) -> String {
         "group", "passed", "failed", "skipped", "seconds"
     );
     for (name, t, seconds) in results {
-        let line = format!(
-            "{name:8} {:>8} {:>8} {:>8} {seconds:>9.1}\n",
-            t.passed, t.failed, t.skipped
-        );
+        let line =
+            format!("{name:8} {:>8} {:>8} {:>8} {seconds:>9.1}\n", t.passed, t.failed, t.skipped);
         text.push_str(&line);
     }
     text
@@ -111,18 +84,9 @@ mod tests {
 
     #[test]
     fn the_summary_has_a_line_for_each_group() {
-        let tally = Tally {
-            passed: 3,
-            failed: 1,
-            skipped: 2,
-        };
+        let tally = Tally { passed: 3, failed: 1, skipped: 2 };
         let text = summary(&[("unit", tally, 1.25), ("c", Tally::default(), 0.0)]);
-        let words: Vec<&str> = text
-            .lines()
-            .nth(1)
-            .unwrap_or("")
-            .split_whitespace()
-            .collect();
+        let words: Vec<&str> = text.lines().nth(1).unwrap_or("").split_whitespace().collect();
         assert_eq!(words, ["unit", "3", "1", "2", "1.2"]);
         assert_eq!(text.lines().count(), 3);
     }

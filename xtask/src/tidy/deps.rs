@@ -11,13 +11,8 @@ use toml::{Table, Value};
 
 /// Packages that must be dependencies, and whether some `.rs` file must use them yet. `cust`
 /// comes to use with the CUDA driver; until then only its build is in place.
-const ASKED_FOR: &[(&str, bool)] = &[
-    ("cust", false),
-    ("libc", true),
-    ("cbindgen", true),
-    ("once_cell", true),
-    ("tracing", true),
-];
+const ASKED_FOR: &[(&str, bool)] =
+    &[("cust", false), ("libc", true), ("cbindgen", true), ("once_cell", true), ("tracing", true)];
 
 /// Tables of a manifest that hold dependencies.
 const TABLES: &[&str] = &["dependencies", "dev-dependencies", "build-dependencies"];
@@ -38,12 +33,7 @@ pub fn read_manifests() -> Outcome<Vec<Manifest>> {
         .get("workspace")
         .and_then(|w| w.get("members"))
         .and_then(Value::as_array)
-        .map(|list| {
-            list.iter()
-                .filter_map(Value::as_str)
-                .map(str::to_owned)
-                .collect()
-        })
+        .map(|list| list.iter().filter_map(Value::as_str).map(str::to_owned).collect())
         .unwrap_or_default();
     let mut all = vec![root];
     for member in members.iter().filter(|m| *m != ".") {
@@ -53,13 +43,9 @@ pub fn read_manifests() -> Outcome<Vec<Manifest>> {
 }
 
 fn read_manifest(path: &Path) -> Outcome<Manifest> {
-    let table = proc::read(path)?
-        .parse::<Table>()
-        .map_err(|e| format!("{}: {e}", path.display()))?;
-    Ok(Manifest {
-        path: path.to_path_buf(),
-        table,
-    })
+    let table =
+        proc::read(path)?.parse::<Table>().map_err(|e| format!("{}: {e}", path.display()))?;
+    Ok(Manifest { path: path.to_path_buf(), table })
 }
 
 /// Checks that the workspace denies missing documentation and every member inherits that.
@@ -81,11 +67,8 @@ pub fn check_lints(manifests: &[Manifest]) -> Vec<Violation> {
         found.push(Violation::new(&root.path, 0, message));
     }
     for manifest in manifests {
-        let inherits = manifest
-            .table
-            .get("lints")
-            .and_then(|l| l.get("workspace"))
-            .and_then(Value::as_bool);
+        let inherits =
+            manifest.table.get("lints").and_then(|l| l.get("workspace")).and_then(Value::as_bool);
         if inherits != Some(true) {
             let message = "does not inherit the workspace's lints: [lints] workspace = true";
             found.push(Violation::new(&manifest.path, 0, message));
@@ -125,16 +108,11 @@ fn dependencies(manifests: &[Manifest]) -> BTreeMap<String, PathBuf> {
         if let Some(targets) = manifest.table.get("target").and_then(Value::as_table) {
             places.extend(targets.values().filter_map(Value::as_table));
         }
-        for table in places
-            .iter()
-            .flat_map(|p| TABLES.iter().filter_map(|t| p.get(*t)))
-        {
+        for table in places.iter().flat_map(|p| TABLES.iter().filter_map(|t| p.get(*t))) {
             for (name, value) in table.as_table().into_iter().flatten() {
                 if value.get("path").is_none() {
                     let package = value.get("package").and_then(Value::as_str).unwrap_or(name);
-                    named
-                        .entry(package.to_owned())
-                        .or_insert_with(|| manifest.path.clone());
+                    named.entry(package.to_owned()).or_insert_with(|| manifest.path.clone());
                 }
             }
         }
@@ -173,10 +151,7 @@ mod tests {
     use super::*;
 
     fn manifest(path: &str, text: &str) -> Manifest {
-        Manifest {
-            path: PathBuf::from(path),
-            table: text.parse().expect("is TOML"),
-        }
+        Manifest { path: PathBuf::from(path), table: text.parse().expect("is TOML") }
     }
 
     #[test]

@@ -15,6 +15,7 @@ const FLOORS: &[(&str, u32)] = &[
     ("base", 1),
     ("config", 2),
     ("driver", 2),
+    ("logging", 3),
     ("vmem", 3),
     ("stream", 3),
     ("heap", 4),
@@ -29,10 +30,7 @@ const FLOORS: &[(&str, u32)] = &[
 ];
 
 fn floor(room: &str) -> Option<u32> {
-    FLOORS
-        .iter()
-        .find(|(name, _)| *name == room)
-        .map(|(_, floor)| *floor)
+    FLOORS.iter().find(|(name, _)| *name == room).map(|(_, floor)| *floor)
 }
 
 /// Checks all files of `src/`, save `lib.rs`, which joins the rooms.
@@ -80,21 +78,13 @@ pub fn check(files: &[Source]) -> Vec<Violation> {
 
 /// A file's room and how many modules deep it lies; nothing for the crate's root.
 fn place(path: &Path) -> Option<(String, usize)> {
-    let mut parts: Vec<String> = path
-        .with_extension("")
-        .iter()
-        .skip(1)
-        .map(|p| p.to_string_lossy().into_owned())
-        .collect();
+    let mut parts: Vec<String> =
+        path.with_extension("").iter().skip(1).map(|p| p.to_string_lossy().into_owned()).collect();
     if parts.last().is_some_and(|last| last == "mod") {
         parts.pop();
     }
     let room = parts.first()?.clone();
-    if room == "lib" {
-        None
-    } else {
-        Some((room, parts.len()))
-    }
+    if room == "lib" { None } else { Some((room, parts.len())) }
 }
 
 /// The rooms named by a path that starts at token `i`, each with its line.
@@ -158,9 +148,7 @@ fn test_modules(files: &[Source]) -> BTreeSet<PathBuf> {
 
 /// The file of module `name` declared in `parent`, and all files below it.
 fn module_files(parent: &Path, name: &str, files: &[Source]) -> Vec<PathBuf> {
-    let holds_folder = ["mod.rs", "lib.rs", "main.rs"]
-        .iter()
-        .any(|f| parent.ends_with(f));
+    let holds_folder = ["mod.rs", "lib.rs", "main.rs"].iter().any(|f| parent.ends_with(f));
     let dir = if holds_folder {
         parent.parent().unwrap_or(Path::new("")).join(name)
     } else {
@@ -180,10 +168,7 @@ mod tests {
     use super::*;
 
     fn lines(path: &str, text: &str) -> Vec<usize> {
-        check(&[sample(path, text)])
-            .iter()
-            .map(|v| v.line)
-            .collect()
+        check(&[sample(path, text)]).iter().map(|v| v.line).collect()
     }
 
     #[test]
@@ -204,20 +189,11 @@ mod tests {
     #[test]
     fn super_chains_are_followed_to_the_root() {
         assert_eq!(lines("src/heap/mod.rs", "use super::pool::Pool;"), [1]);
-        assert_eq!(
-            lines("src/heap/gather.rs", "use super::pool_like;"),
-            [0usize; 0]
-        );
-        assert_eq!(
-            lines("src/heap/gather.rs", "use super::super::pool::Pool;"),
-            [1]
-        );
+        assert_eq!(lines("src/heap/gather.rs", "use super::pool_like;"), [0usize; 0]);
+        assert_eq!(lines("src/heap/gather.rs", "use super::super::pool::Pool;"), [1]);
         let inline = "mod inner {\n use super::super::pool::Pool;\n}";
         assert_eq!(lines("src/heap/mod.rs", inline), [2]);
-        assert_eq!(
-            lines("src/heap/mod.rs", "mod inner { use super::slab; }"),
-            [0usize; 0]
-        );
+        assert_eq!(lines("src/heap/mod.rs", "mod inner { use super::slab; }"), [0usize; 0]);
     }
 
     #[test]
@@ -240,17 +216,11 @@ mod tests {
 
     #[test]
     fn a_type_reached_through_the_root_is_found() {
-        assert_eq!(
-            lines("src/heap/mod.rs", "use crate::Pool;\nuse crate::ensure;"),
-            [1]
-        );
+        assert_eq!(lines("src/heap/mod.rs", "use crate::Pool;\nuse crate::ensure;"), [1]);
     }
 
     #[test]
     fn the_crate_keyword_of_a_visibility_is_no_path() {
-        assert_eq!(
-            lines("src/base/mod.rs", "pub(crate) fn f() {}"),
-            [0usize; 0]
-        );
+        assert_eq!(lines("src/base/mod.rs", "pub(crate) fn f() {}"), [0usize; 0]);
     }
 }

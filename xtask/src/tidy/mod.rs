@@ -28,11 +28,7 @@ pub struct Violation {
 
 impl Violation {
     fn new(file: &Path, line: usize, message: impl Into<String>) -> Violation {
-        Violation {
-            file: file.to_path_buf(),
-            line,
-            message: message.into(),
-        }
+        Violation { file: file.to_path_buf(), line, message: message.into() }
     }
 }
 
@@ -45,9 +41,8 @@ pub struct Source {
 }
 
 /// Where Rust code lies. Only `src`, `cli` and `xtask` fall under every rule.
-const RUST_DIRS: &[&str] = &[
-    "src", "cli", "xtask", "tests", "benches", "examples", "bindings", "fuzz",
-];
+const RUST_DIRS: &[&str] =
+    &["src", "cli", "xtask", "tests", "benches", "examples", "bindings", "fuzz"];
 
 /// Where C and C++ code lies.
 const C_DIRS: &[&str] = &["include", "bindings", "tests", "benches", "examples"];
@@ -83,11 +78,7 @@ pub fn run(args: Args) -> Outcome<()> {
         };
         tally.check(&format!("tidy::{name}"), result);
     }
-    println!(
-        "{} Rust files, {} C and C++ files, {broken} violations",
-        rust.len(),
-        c.len()
-    );
+    println!("{} Rust files, {} C and C++ files, {broken} violations", rust.len(), c.len());
     tally.close("checks")
 }
 
@@ -112,11 +103,7 @@ fn lex(file: &Source, found: &mut Vec<Violation>) -> Option<proc_macro2::TokenSt
     match source::tokens(&file.text) {
         Ok(tokens) => Some(tokens),
         Err(why) => {
-            found.push(Violation::new(
-                &file.path,
-                0,
-                format!("cannot be read as Rust: {why}"),
-            ));
+            found.push(Violation::new(&file.path, 0, format!("cannot be read as Rust: {why}")));
             None
         }
     }
@@ -124,8 +111,5 @@ fn lex(file: &Source, found: &mut Vec<Violation>) -> Option<proc_macro2::TokenSt
 
 #[cfg(test)]
 fn sample(path: &str, text: &str) -> Source {
-    Source {
-        path: PathBuf::from(path),
-        text: text.to_owned(),
-    }
+    Source { path: PathBuf::from(path), text: text.to_owned() }
 }

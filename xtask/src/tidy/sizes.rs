@@ -27,9 +27,7 @@ const FORBIDDEN: &[&str] = &[
 /// Checks the sizes of Rust and of C and C++ files.
 pub fn check(rust: &[Source], c: &[Source]) -> Vec<Violation> {
     let mut found = Vec::new();
-    let written = c
-        .iter()
-        .filter(|f| !GENERATED.iter().any(|g| f.path.ends_with(g)));
+    let written = c.iter().filter(|f| !GENERATED.iter().any(|g| f.path.ends_with(g)));
     for file in rust.iter().chain(written) {
         check_lines(file, &mut found);
     }
@@ -70,8 +68,7 @@ impl Functions<'_> {
         if lines > FUNCTION_LINES {
             let name = &signature.ident;
             let message = format!("fn {name}: {lines} lines, at most {FUNCTION_LINES}");
-            self.found
-                .push(Violation::new(&self.file.path, first, message));
+            self.found.push(Violation::new(&self.file.path, first, message));
         }
     }
 }
@@ -138,10 +135,7 @@ mod tests {
     use super::*;
 
     fn messages(file: Source) -> Vec<(usize, String)> {
-        check(&[file], &[])
-            .into_iter()
-            .map(|v| (v.line, v.message))
-            .collect()
+        check(&[file], &[]).into_iter().map(|v| (v.line, v.message)).collect()
     }
 
     #[test]
@@ -175,15 +169,10 @@ mod tests {
     #[test]
     fn forbidden_words_are_found_as_words() {
         let word = FORBIDDEN[0];
-        let text = format!(
-            "// {word}: later\nlet {word}S = 1;\n    {}(x)\n",
-            FORBIDDEN[2]
-        );
+        let text = format!("// {word}: later\nlet {word}S = 1;\n    {}(x)\n", FORBIDDEN[2]);
         let file = sample("src/a.rs", &text);
-        let lines: Vec<usize> = forbidden_words([&file].into_iter())
-            .iter()
-            .map(|v| v.line)
-            .collect();
+        let lines: Vec<usize> =
+            forbidden_words([&file].into_iter()).iter().map(|v| v.line).collect();
         assert_eq!(lines, [1, 3]);
     }
 }

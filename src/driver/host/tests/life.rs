@@ -26,13 +26,9 @@ fn the_census_returns_to_clean() {
     assert_eq!(driver.census(), expected);
     driver.fill(base, 1, GRANULE, stream).expect("queued");
     driver.fill(plain, 1, 10, stream).expect("queued");
-    driver
-        .free_plain(plain)
-        .expect("waits for the work that uses it");
+    driver.free_plain(plain).expect("waits for the work that uses it");
     driver.unmap(base, 3 * GRANULE).expect("mapped");
-    pages
-        .into_iter()
-        .for_each(|page| driver.release(page).expect("ours"));
+    pages.into_iter().for_each(|page| driver.release(page).expect("ours"));
     driver.unreserve(base, 3 * GRANULE).expect("empty");
     driver.stream_destroy(stream).expect("live");
     driver.event_destroy(event).expect("live");
@@ -64,11 +60,7 @@ fn a_drop_frees_what_is_left_and_discards_held_work() {
         let plain = driver.alloc_plain(10).expect("memory");
         driver.hold(DEFAULT_STREAM).expect("live");
         driver.fill(base, 1, 1, DEFAULT_STREAM).expect("queued");
-        let threads = || {
-            std::fs::read_dir("/proc/self/task")
-                .expect("procfs")
-                .count()
-        };
+        let threads = || std::fs::read_dir("/proc/self/task").expect("procfs").count();
         let (with, there) = (threads(), [base, base + GRANULE, plain].map(sys::readable));
         drop(driver);
         let gone = [base, base + GRANULE, plain].map(sys::readable);
@@ -80,9 +72,7 @@ fn a_drop_frees_what_is_left_and_discards_held_work() {
 fn a_forked_child_may_drop_its_parents_device() {
     let driver = device();
     driver.hold(DEFAULT_STREAM).expect("live");
-    driver
-        .spin(DEFAULT_STREAM, 1)
-        .expect("queued, which starts a worker");
+    driver.spin(DEFAULT_STREAM, 1).expect("queued, which starts a worker");
     let driver = std::panic::AssertUnwindSafe(driver);
     let parent = std::process::id();
     assert!(holds_in_a_child(|| {
@@ -112,10 +102,7 @@ fn the_kernels_limit_on_mappings_has_its_own_name() {
 /// Maps every second granule until the kernel refuses; true when that went as it should.
 fn map_to_the_limit(limit: usize, extra: usize) -> bool {
     let _others = sys::Apart::new(extra).expect("few mappings yet");
-    let options = HostOptions {
-        granularity: 4096,
-        ..HostOptions::default()
-    };
+    let options = HostOptions { granularity: 4096, ..HostOptions::default() };
     let driver = HostDriver::new(options).expect("a device");
     let base = driver.reserve(limit * 2 * 4096).expect("address space");
     for i in 0..limit {
@@ -129,9 +116,7 @@ fn map_to_the_limit(limit: usize, extra: usize) -> bool {
         assert_eq!(driver.census(), before);
         assert!(i > limit / 4, "refused after {i} mappings");
         // What is mapped can go, from anywhere, and then there is room again.
-        driver
-            .unmap(base + i / 2 * 8192, 4096)
-            .expect("a mapping less");
+        driver.unmap(base + i / 2 * 8192, 4096).expect("a mapping less");
         driver.unmap(base, 4096).expect("a mapping less");
         driver.map(at, 4096, page).expect("there is room");
         driver.set_access(at, 4096).expect("needs no room");
@@ -144,20 +129,14 @@ fn map_to_the_limit(limit: usize, extra: usize) -> bool {
 #[test]
 fn memory_that_cannot_be_locked_is_used_all_the_same() {
     assert!(holds_in_a_child(|| {
-        let none = libc::rlimit {
-            rlim_cur: 0,
-            rlim_max: 0,
-        };
+        let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: `none` is a live local; the child is alone and gives rights up only.
         let limited = unsafe {
             let limited = libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const none) == 0;
             // The superuser may lock beyond any limit.
             limited && (libc::geteuid() != 0 || libc::setuid(65534) == 0)
         };
-        let options = HostOptions {
-            pinned: true,
-            ..HostOptions::default()
-        };
+        let options = HostOptions { pinned: true, ..HostOptions::default() };
         let driver = HostDriver::new(options).expect("a device");
         let (base, _pages) = mapped(&driver, 2);
         write(base, 4);

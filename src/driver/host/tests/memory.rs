@@ -12,12 +12,8 @@ fn a_page_keeps_its_contents_when_it_moves() {
     write(base, 11);
     write(base + GRANULE - 1, 12);
     write(base + GRANULE, 21);
-    driver
-        .unmap(base, 2 * GRANULE)
-        .expect("one call for both mappings");
-    driver
-        .map(other + GRANULE, GRANULE, pages[0])
-        .expect("free");
+    driver.unmap(base, 2 * GRANULE).expect("one call for both mappings");
+    driver.map(other + GRANULE, GRANULE, pages[0]).expect("free");
     driver.map(other, GRANULE, pages[1]).expect("free");
     driver.set_access(other, 2 * GRANULE).expect("mapped");
     assert_eq!(read(other), 21);
@@ -45,15 +41,10 @@ fn memory_is_inaccessible_until_access_is_set_and_after_unmap() {
 
 #[test]
 fn capacity_counts_pages_and_plain_allocations_together() {
-    let options = HostOptions {
-        total_bytes: 3 * GRANULE,
-        ..HostOptions::default()
-    };
+    let options = HostOptions { total_bytes: 3 * GRANULE, ..HostOptions::default() };
     let driver = HostDriver::new(options).expect("a device");
     let page = driver.create(2 * GRANULE).expect("memory");
-    let plain = driver
-        .alloc_plain(GRANULE - 100)
-        .expect("memory, rounded up");
+    let plain = driver.alloc_plain(GRANULE - 100).expect("memory, rounded up");
     assert_eq!(driver.memory_info(), Ok((0, 3 * GRANULE)));
     assert_eq!(code(driver.create(GRANULE)), Code::OutOfMemory);
     assert_eq!(code(driver.alloc_plain(1)), Code::OutOfMemory);
@@ -88,9 +79,7 @@ fn released_pages_give_their_memory_back() {
     assert_eq!(read(base + GRANULE), 1);
     assert_eq!(driver.census().pages, 2);
     assert_eq!(code(driver.release(pages[1])), Code::InvalidHandle);
-    driver
-        .unmap(base + GRANULE, 2 * GRANULE)
-        .expect("two mappings");
+    driver.unmap(base + GRANULE, 2 * GRANULE).expect("two mappings");
     assert_eq!(driver.memory.held_bytes(), GRANULE);
     assert_eq!(driver.census().pages, 1);
 }
@@ -98,11 +87,7 @@ fn released_pages_give_their_memory_back() {
 #[test]
 fn wrong_use_of_memory_is_refused_and_changes_nothing() {
     const G: usize = GRANULE;
-    let (invalid, handle, space) = (
-        Code::InvalidValue,
-        Code::InvalidHandle,
-        Code::NoAddressSpace,
-    );
+    let (invalid, handle, space) = (Code::InvalidValue, Code::InvalidHandle, Code::NoAddressSpace);
     let driver = device();
     let (base, _pages) = mapped(&driver, 2);
     let spare = driver.create(G).expect("memory");
@@ -163,16 +148,9 @@ fn a_mapping_is_not_cut_nor_covered_and_a_released_page_not_mapped() {
 #[test]
 fn options_that_make_no_device_are_refused() {
     let with = |total_bytes, granularity| {
-        HostDriver::new(HostOptions {
-            total_bytes,
-            granularity,
-            ..HostOptions::default()
-        })
+        HostDriver::new(HostOptions { total_bytes, granularity, ..HostOptions::default() })
     };
-    assert_eq!(
-        code(with(GRANULE - 1, GRANULE).map(drop)),
-        Code::InvalidValue
-    );
+    assert_eq!(code(with(GRANULE - 1, GRANULE).map(drop)), Code::InvalidValue);
     assert_eq!(code(with(1 << 30, 3 << 20).map(drop)), Code::InvalidValue);
     assert_eq!(code(with(1 << 30, 64).map(drop)), Code::InvalidValue);
     assert_eq!(code(with(1 << 30, 0).map(drop)), Code::InvalidValue);
@@ -182,19 +160,14 @@ fn options_that_make_no_device_are_refused() {
 
 #[test]
 fn a_mapping_budget_is_an_error_of_its_own() {
-    let options = HostOptions {
-        mapping_budget: Some(2),
-        ..HostOptions::default()
-    };
+    let options = HostOptions { mapping_budget: Some(2), ..HostOptions::default() };
     let driver = HostDriver::new(options).expect("a device");
     let (base, _pages) = mapped(&driver, 2);
     let room = driver.reserve(GRANULE).expect("address space");
     let page = driver.create(GRANULE).expect("memory");
     assert_eq!(code(driver.map(room, GRANULE, page)), Code::MappingLimit);
     driver.unmap(base, GRANULE).expect("mapped");
-    driver
-        .map(room, GRANULE, page)
-        .expect("within the budget again");
+    driver.map(room, GRANULE, page).expect("within the budget again");
 }
 
 /// Whether the kernel says that the mapping at `address` is locked.
@@ -215,17 +188,12 @@ fn is_locked(address: usize) -> bool {
 
 #[test]
 fn pinned_memory_is_locked_or_counted_as_not_locked() {
-    let options = HostOptions {
-        pinned: true,
-        ..HostOptions::default()
-    };
+    let options = HostOptions { pinned: true, ..HostOptions::default() };
     let driver = HostDriver::new(options).expect("a device");
     let (base, _pages) = mapped(&driver, 1);
     let locked = driver.census().locked_bytes;
     assert_eq!(locked, if is_locked(base) { GRANULE } else { 0 });
-    driver
-        .set_access(base, GRANULE)
-        .expect("again changes nothing");
+    driver.set_access(base, GRANULE).expect("again changes nothing");
     assert_eq!(driver.census().locked_bytes, locked);
     driver.unmap(base, GRANULE).expect("mapped");
     assert_eq!(driver.census().locked_bytes, 0);
@@ -239,16 +207,11 @@ fn a_range_with_a_gap_is_not_unmapped() {
     let short = driver.create(GRANULE).expect("memory");
     let long = driver.create(2 * GRANULE).expect("memory");
     driver.map(base, GRANULE, short).expect("free");
-    driver
-        .map(base + 2 * GRANULE, 2 * GRANULE, long)
-        .expect("free");
+    driver.map(base + 2 * GRANULE, 2 * GRANULE, long).expect("free");
     let before = driver.census();
     // As long as both mappings together, which lie apart.
     assert_eq!(code(driver.unmap(base, 3 * GRANULE)), Code::InvalidValue);
     assert_eq!(code(driver.unmap(base, 4 * GRANULE)), Code::InvalidValue);
-    assert_eq!(
-        code(driver.set_access(base, 3 * GRANULE)),
-        Code::InvalidValue
-    );
+    assert_eq!(code(driver.set_access(base, 3 * GRANULE)), Code::InvalidValue);
     assert_eq!(driver.census(), before);
 }

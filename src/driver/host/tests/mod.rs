@@ -17,11 +17,7 @@ fn device() -> HostDriver {
 }
 
 fn deferred() -> HostDriver {
-    HostDriver::new(HostOptions {
-        deferred: true,
-        ..HostOptions::default()
-    })
-    .expect("a device")
+    HostDriver::new(HostOptions { deferred: true, ..HostOptions::default() }).expect("a device")
 }
 
 fn code<T: std::fmt::Debug>(result: DriverResult<T>) -> Code {
@@ -46,9 +42,7 @@ fn mapped(driver: &HostDriver, granules: usize) -> (usize, Vec<PageHandle>) {
     let pages = (0..granules)
         .map(|i| {
             let page = driver.create(GRANULE).expect("memory");
-            driver
-                .map(base + i * GRANULE, GRANULE, page)
-                .expect("a free range");
+            driver.map(base + i * GRANULE, GRANULE, page).expect("a free range");
             page
         })
         .collect();

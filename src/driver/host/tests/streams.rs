@@ -16,15 +16,9 @@ fn work_runs_late_and_in_its_streams_order() {
     driver.copy(base + 1, base, 1, stream).expect("queued");
     driver.fill(base, 9, 1, stream).expect("queued");
     let event = driver.event_create().expect("an event");
-    driver
-        .event_record(event, Scope::Stream(stream))
-        .expect("live");
+    driver.event_record(event, Scope::Stream(stream)).expect("live");
     thread::sleep(Duration::from_millis(2));
-    assert_eq!(
-        (read(base), read(base + 1)),
-        (1, 0),
-        "nothing runs while held"
-    );
+    assert_eq!((read(base), read(base + 1)), (1, 0), "nothing runs while held");
     assert_eq!(driver.event_query(event), Ok(false));
     assert_eq!(driver.outstanding(), 3);
     driver.unhold(stream).expect("live");
@@ -36,13 +30,9 @@ fn work_runs_late_and_in_its_streams_order() {
 #[test]
 fn queueing_starts_few_workers_and_none_before_work() {
     let driver = device();
-    let streams: Vec<_> = (0..9)
-        .map(|_| driver.stream_create().expect("a stream"))
-        .collect();
+    let streams: Vec<_> = (0..9).map(|_| driver.stream_create().expect("a stream")).collect();
     let event = driver.event_create().expect("an event");
-    driver
-        .event_record(event, Scope::Context)
-        .expect("an event");
+    driver.event_record(event, Scope::Context).expect("an event");
     assert_eq!(driver.streams.workers(), 0);
     for &stream in &streams {
         driver.spin(stream, 1_000_000).expect("queued");
@@ -56,19 +46,13 @@ fn queueing_starts_few_workers_and_none_before_work() {
 fn a_stream_waits_for_another_ones_event() {
     let driver = device();
     let (base, _pages) = mapped(&driver, 1);
-    let (first, second) = (
-        driver.stream_create().expect("a stream"),
-        driver.stream_create().expect("a stream"),
-    );
+    let (first, second) =
+        (driver.stream_create().expect("a stream"), driver.stream_create().expect("a stream"));
     let event = driver.event_create().expect("an event");
     driver.hold(first).expect("live");
     driver.fill(base, 3, 1, first).expect("queued");
-    driver
-        .event_record(event, Scope::Stream(first))
-        .expect("live");
-    driver
-        .fill(base, 4, 1, first)
-        .expect("queued after the mark");
+    driver.event_record(event, Scope::Stream(first)).expect("live");
+    driver.fill(base, 4, 1, first).expect("queued after the mark");
     driver.stream_wait(second, event).expect("live");
     driver.copy(base + 1, base, 1, second).expect("queued");
     thread::sleep(Duration::from_millis(2));
@@ -84,37 +68,21 @@ fn a_stream_waits_for_another_ones_event() {
 fn a_context_event_covers_all_streams_and_only_earlier_work() {
     let driver = deferred();
     let (base, _pages) = mapped(&driver, 1);
-    let streams: Vec<_> = (0..3)
-        .map(|_| driver.stream_create().expect("a stream"))
-        .collect();
+    let streams: Vec<_> = (0..3).map(|_| driver.stream_create().expect("a stream")).collect();
     let event = driver.event_create().expect("an event");
     assert_eq!(driver.event_query(event), Ok(true), "never recorded");
     for (i, &stream) in streams.iter().enumerate() {
         driver.fill(base + i, 1, 1, stream).expect("queued");
     }
-    driver
-        .event_record(event, Scope::Context)
-        .expect("supported");
-    driver
-        .fill(base, 2, 1, streams[0])
-        .expect("queued after the mark");
+    driver.event_record(event, Scope::Context).expect("supported");
+    driver.fill(base, 2, 1, streams[0]).expect("queued after the mark");
     driver.stream_synchronize(streams[0]).expect("live");
     driver.stream_synchronize(streams[2]).expect("live");
-    assert_eq!(
-        driver.event_query(event),
-        Ok(false),
-        "the second stream is late"
-    );
+    assert_eq!(driver.event_query(event), Ok(false), "the second stream is late");
     assert_eq!([read(base), read(base + 1), read(base + 2)], [2, 0, 1]);
-    driver
-        .fill(base, 5, 1, streams[0])
-        .expect("queued after the mark");
+    driver.fill(base, 5, 1, streams[0]).expect("queued after the mark");
     driver.event_synchronize(event).expect("an event");
-    assert_eq!(
-        [read(base), read(base + 1)],
-        [2, 1],
-        "only what the mark needs has run"
-    );
+    assert_eq!([read(base), read(base + 1)], [2, 1], "only what the mark needs has run");
     assert_eq!(driver.event_query(event), Ok(true));
     assert_eq!(driver.run_all(), 1);
     assert_eq!(read(base), 5);
@@ -122,28 +90,18 @@ fn a_context_event_covers_all_streams_and_only_earlier_work() {
 
 #[test]
 fn a_device_without_context_events_says_so() {
-    let options = HostOptions {
-        context_events: false,
-        ..HostOptions::default()
-    };
+    let options = HostOptions { context_events: false, ..HostOptions::default() };
     let driver = HostDriver::new(options).expect("a device");
     let event = driver.event_create().expect("an event");
-    assert_eq!(
-        code(driver.event_record(event, Scope::Context)),
-        Code::NotSupported
-    );
+    assert_eq!(code(driver.event_record(event, Scope::Context)), Code::NotSupported);
     assert!(!driver.device().context_events);
-    driver
-        .event_record(event, Scope::Stream(DEFAULT_STREAM))
-        .expect("streams have events");
+    driver.event_record(event, Scope::Stream(DEFAULT_STREAM)).expect("streams have events");
 }
 
 /// Runs a fixed load to its end by `seed`; says which streams ran, in order.
 fn run_order(seed: u64) -> Vec<StreamHandle> {
     let driver = deferred();
-    let streams: Vec<_> = (0..4)
-        .map(|_| driver.stream_create().expect("a stream"))
-        .collect();
+    let streams: Vec<_> = (0..4).map(|_| driver.stream_create().expect("a stream")).collect();
     for i in 0..24 {
         driver.spin(streams[i % 4], 0).expect("queued");
     }
@@ -170,26 +128,16 @@ fn deferred_work_runs_by_seed_alone() {
 fn a_deferred_synchronize_follows_waits_through_streams() {
     let driver = deferred();
     let (base, _pages) = mapped(&driver, 1);
-    let streams: Vec<_> = (0..4)
-        .map(|_| driver.stream_create().expect("a stream"))
-        .collect();
+    let streams: Vec<_> = (0..4).map(|_| driver.stream_create().expect("a stream")).collect();
     write(base, 8);
     for i in 0..3 {
-        driver
-            .copy(base + i + 1, base + i, 1, streams[i])
-            .expect("queued");
+        driver.copy(base + i + 1, base + i, 1, streams[i]).expect("queued");
         let event = driver.event_create().expect("an event");
-        driver
-            .event_record(event, Scope::Stream(streams[i]))
-            .expect("live");
+        driver.event_record(event, Scope::Stream(streams[i])).expect("live");
         driver.stream_wait(streams[i + 1], event).expect("live");
-        driver
-            .event_destroy(event)
-            .expect("the wait has the mark already");
+        driver.event_destroy(event).expect("the wait has the mark already");
     }
-    driver
-        .copy(base + 4, base + 3, 1, streams[3])
-        .expect("queued");
+    driver.copy(base + 4, base + 3, 1, streams[3]).expect("queued");
     assert_eq!(driver.step(0), Some(streams[0]), "all others wait");
     driver.stream_synchronize(streams[3]).expect("live");
     assert_eq!(read(base + 4), 8);
@@ -209,10 +157,7 @@ fn a_deferred_synchronize_waits_for_a_held_stream() {
             driver.stream_synchronize(DEFAULT_STREAM).expect("live");
             done.send(read(base)).expect("the receiver waits");
         });
-        assert!(
-            ended.recv_timeout(Duration::from_millis(5)).is_err(),
-            "held"
-        );
+        assert!(ended.recv_timeout(Duration::from_millis(5)).is_err(), "held");
         driver.unhold(DEFAULT_STREAM).expect("live");
         assert_eq!(ended.recv(), Ok(2));
     });
@@ -226,9 +171,7 @@ fn destroyed_streams_finish_their_work_and_handles_come_back() {
     let event = driver.event_create().expect("an event");
     driver.hold(stream).expect("live");
     driver.fill(base, 4, 1, stream).expect("queued");
-    driver
-        .event_record(event, Scope::Stream(stream))
-        .expect("live");
+    driver.event_record(event, Scope::Stream(stream)).expect("live");
     driver.stream_destroy(stream).expect("live");
     assert_eq!(code(driver.stream_check(stream)), Code::InvalidHandle);
     assert_eq!(driver.census().streams, 1, "until its work is done");
@@ -244,16 +187,11 @@ fn destroyed_streams_finish_their_work_and_handles_come_back() {
 #[test]
 fn wrong_use_of_streams_and_events_is_refused() {
     let driver = device();
-    let (stream, event) = (
-        driver.stream_create().expect("one"),
-        driver.event_create().expect("one"),
-    );
+    let (stream, event) =
+        (driver.stream_create().expect("one"), driver.event_create().expect("one"));
     driver.stream_check(stream).expect("live");
     driver.stream_check(DEFAULT_STREAM).expect("always there");
-    assert_eq!(
-        code(driver.stream_destroy(DEFAULT_STREAM)),
-        Code::InvalidValue
-    );
+    assert_eq!(code(driver.stream_destroy(DEFAULT_STREAM)), Code::InvalidValue);
     let bad = Code::InvalidHandle;
     for wrong in [1, 2, stream.0 + 1, stream.0 * 2, u64::MAX].map(StreamHandle) {
         assert_eq!(code(driver.stream_check(wrong)), bad);
@@ -273,10 +211,7 @@ fn wrong_use_of_streams_and_events_is_refused() {
         assert_eq!(code(driver.stream_wait(stream, wrong)), bad);
     }
     assert_eq!(code(driver.fill(0, 0, 1, stream)), Code::InvalidValue);
-    assert_eq!(
-        code(driver.copy(4096, usize::MAX, 2, stream)),
-        Code::InvalidValue
-    );
+    assert_eq!(code(driver.copy(4096, usize::MAX, 2, stream)), Code::InvalidValue);
     assert_eq!(driver.outstanding(), 0);
 }
 
@@ -295,9 +230,7 @@ fn many_threads_and_streams_keep_their_order() {
                     let value = (round % 251) as u8;
                     driver.fill(at, value, 64, stream).expect("queued");
                     driver.copy(at + 64, at, 64, stream).expect("queued");
-                    driver
-                        .event_record(event, Scope::Stream(stream))
-                        .expect("live");
+                    driver.event_record(event, Scope::Stream(stream)).expect("live");
                     driver.fill(at, 255, 64, stream).expect("queued");
                     while driver.event_query(event) == Ok(false) {
                         thread::yield_now();

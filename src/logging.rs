@@ -149,11 +149,7 @@ fn open(path: &Path) {
 fn refresh() {
     let guard = change();
     let log = LOG_LEVEL.load(Ordering::Relaxed);
-    let callback = if HAS_CALLBACK.load(Ordering::Relaxed) {
-        CALLBACK_LEVEL as u8
-    } else {
-        0
-    };
+    let callback = if HAS_CALLBACK.load(Ordering::Relaxed) { CALLBACK_LEVEL as u8 } else { 0 };
     let max = if log == 0 { callback } else { log };
     let before = MAX_LEVEL.swap(max, Ordering::Relaxed);
     drop(guard);
@@ -250,11 +246,7 @@ fn is_ours(metadata: &Metadata<'_>) -> bool {
 impl Subscriber for Lines {
     fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
         // "Sometimes", since the level may change.
-        if is_ours(metadata) {
-            Interest::sometimes()
-        } else {
-            Interest::never()
-        }
+        if is_ours(metadata) { Interest::sometimes() } else { Interest::never() }
     }
 
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
@@ -329,11 +321,7 @@ struct Line {
 
 impl Line {
     fn new() -> Line {
-        Line {
-            bytes: [0; LINE_BYTES],
-            length: 0,
-            cut: false,
-        }
+        Line { bytes: [0; LINE_BYTES], length: 0, cut: false }
     }
 
     fn push(&mut self, bytes: &[u8]) {
@@ -395,13 +383,7 @@ mod tests {
 
     #[test]
     fn levels_have_their_numbers() {
-        let all = [
-            Level::ERROR,
-            Level::WARN,
-            Level::INFO,
-            Level::DEBUG,
-            Level::TRACE,
-        ];
+        let all = [Level::ERROR, Level::WARN, Level::INFO, Level::DEBUG, Level::TRACE];
         assert_eq!(all.map(number), [1, 2, 3, 4, 5]);
         assert_eq!(all.map(word), ["error", "warn", "info", "debug", "trace"]);
     }

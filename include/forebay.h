@@ -1,0 +1,891 @@
+/* Forebay: a device memory pool. SPDX-License-Identifier: MIT OR Apache-2.0
+ *
+ * Sizes are in bytes. Functions may be called from any thread unless they say otherwise.
+ * Each answers FOREBAY_OK or an error; forebay_last_error() then has the sentence. */
+
+#ifndef FOREBAY_H
+#define FOREBAY_H
+
+/* Generated from src/abi by `cargo xtask header`: change it there. */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/**
+ * What a Forebay function answers. `FOREBAY_OK` is 0; every other value is an error.
+ */
+typedef int32_t forebay_status;
+
+/**
+ * Success.
+ */
+#define FOREBAY_OK 0
+
+/**
+ * An argument is outside what the function accepts; the message says which.
+ */
+#define FOREBAY_ERROR_INVALID_ARGUMENT 1
+
+/**
+ * The request does not fit; the message is the out-of-memory report.
+ */
+#define FOREBAY_ERROR_OUT_OF_MEMORY 2
+
+/**
+ * The pointer lies in no memory of Forebay's.
+ */
+#define FOREBAY_ERROR_NOT_OWNED 3
+
+/**
+ * The block at this address is not live: it was freed before.
+ */
+#define FOREBAY_ERROR_DOUBLE_FREE 4
+
+/**
+ * The pointer lies inside a block, not at its start.
+ */
+#define FOREBAY_ERROR_INTERIOR_POINTER 5
+
+/**
+ * The process was forked after first use: device memory belongs to the parent.
+ */
+#define FOREBAY_ERROR_FORKED 6
+
+/**
+ * The library or the driver has been shut down.
+ */
+#define FOREBAY_ERROR_SHUT_DOWN 7
+
+/**
+ * The pool handle names no pool: never created, or destroyed.
+ */
+#define FOREBAY_ERROR_INVALID_POOL 8
+
+/**
+ * No usable driver for the backend asked for; the message names the variable.
+ */
+#define FOREBAY_ERROR_NO_DRIVER 9
+
+/**
+ * A driver call failed; the message names the call and its code.
+ */
+#define FOREBAY_ERROR_DRIVER 10
+
+/**
+ * A configuration value is unknown or malformed (`FOREBAY_STRICT=1` only).
+ */
+#define FOREBAY_ERROR_CONFIG 11
+
+/**
+ * A defect in Forebay: a panic was caught at the boundary.
+ */
+#define FOREBAY_ERROR_INTERNAL 12
+
+/**
+ * The stream is unknown to this pool's device.
+ */
+#define FOREBAY_ERROR_INVALID_STREAM 13
+
+/**
+ * The backend or the platform cannot do this.
+ */
+#define FOREBAY_ERROR_UNSUPPORTED 14
+
+/**
+ * The object is in use and cannot be changed or destroyed now.
+ */
+#define FOREBAY_ERROR_BUSY 15
+
+/**
+ * The platform's limit on memory mappings is reached.
+ */
+#define FOREBAY_ERROR_MAPPING_LIMIT 16
+
+/**
+ * The address belonged to a pool that was reset or destroyed.
+ */
+#define FOREBAY_ERROR_STALE_POINTER 17
+
+
+/**
+ * The ABI's version: structures and meanings of this header.
+ */
+#define ABI_VERSION 1
+
+/**
+ * A set of device buffers of one size. Opaque; use `BuffersT`.
+ */
+typedef struct forebay_buffers forebay_buffers;
+
+/**
+ * A pool of one device's memory. Opaque; use `PoolT`.
+ */
+typedef struct forebay_pool forebay_pool;
+
+/**
+ * A stream of the pool's device: a cudaStream_t fits. NULL is the default stream.
+ */
+typedef void *forebay_stream_t;
+
+/**
+ * A pool's handle. NULL names the default pool of the default device.
+ */
+typedef struct forebay_pool *forebay_pool_t;
+
+/**
+ * A buffer set's handle.
+ */
+typedef struct forebay_buffers *forebay_buffers_t;
+
+/**
+ * Where every byte of a pool is. live, cached, pending, trapped, idle and other are disjoint;
+ * their
+ * sum is mapped_bytes, exactly while no other thread allocates or frees.
+ */
+typedef struct forebay_stats {
+  /**
+   * sizeof of this structure as the caller knows it; set before the call.
+   */
+  size_t struct_size;
+  /**
+   * Live blocks, rounded up to their slots and quanta.
+   */
+  uint64_t live_bytes;
+  /**
+   * What live blocks were asked for (slots: the mean of all requests scaled).
+   */
+  uint64_t requested_bytes;
+  /**
+   * Free slots in slabs, depots and magazines.
+   */
+  uint64_t cached_bytes;
+  /**
+   * Freed; the fence has not been seen passed.
+   */
+  uint64_t pending_bytes;
+  /**
+   * Free, in granules that live blocks hold.
+   */
+  uint64_t trapped_bytes;
+  /**
+   * Free whole granules.
+   */
+  uint64_t idle_bytes;
+  /**
+   * Pages in stock or stranded.
+   */
+  uint64_t other_bytes;
+  /**
+   * All that the pool holds of the device.
+   */
+  uint64_t mapped_bytes;
+  /**
+   * The highest live_bytes seen by a reader or a slow path.
+   */
+  uint64_t peak_live_bytes;
+  /**
+   * The highest mapped_bytes; exact.
+   */
+  uint64_t peak_mapped_bytes;
+  /**
+   * The hard limit.
+   */
+  uint64_t limit_bytes;
+  /**
+   * The soft limit; 0: none.
+   */
+  uint64_t soft_limit_bytes;
+  /**
+   * Address space reserved.
+   */
+  uint64_t reserved_address_bytes;
+  /**
+   * Live blocks.
+   */
+  uint64_t live_blocks;
+  /**
+   * Allocations so far.
+   */
+  uint64_t allocs;
+  /**
+   * Frees so far.
+   */
+  uint64_t frees;
+  /**
+   * Driver calls that changed memory, and fences recorded.
+   */
+  uint64_t driver_calls;
+  /**
+   * Pages created so far.
+   */
+  uint64_t pages_created;
+  /**
+   * Pages given back so far.
+   */
+  uint64_t pages_released;
+  /**
+   * Pages moved so far.
+   */
+  uint64_t pages_moved;
+  /**
+   * Calls that mapped a page.
+   */
+  uint64_t map_calls;
+  /**
+   * Calls that unmapped a run.
+   */
+  uint64_t unmap_calls;
+  /**
+   * Calls that opened access to a run.
+   */
+  uint64_t set_access_calls;
+  /**
+   * Times that idle pages were gathered.
+   */
+  uint64_t gathers;
+  /**
+   * Fences recorded.
+   */
+  uint64_t fences_recorded;
+  /**
+   * Allocations that failed for memory.
+   */
+  uint64_t oom_count;
+  /**
+   * Pages that the driver would not unmap or take back, until it does.
+   */
+  uint64_t stranded_pages;
+  /**
+   * Created pages that are mapped nowhere.
+   */
+  uint64_t unmapped_stock_bytes;
+  /**
+   * Live pinned host memory (of the process).
+   */
+  uint64_t host_live_bytes;
+  /**
+   * Pinned host memory held (of the process).
+   */
+  uint64_t host_mapped_bytes;
+} forebay_stats;
+
+/**
+ * One live block.
+ */
+typedef struct forebay_leak {
+  /**
+   * sizeof of this structure.
+   */
+  size_t struct_size;
+  /**
+   * Its address.
+   */
+  const void *address;
+  /**
+   * Requested bytes; the slot's length where the request is not known.
+   */
+  uint64_t bytes;
+  /**
+   * Its age in ms; 0 unless FOREBAY_LEAKS=full or FOREBAY_BACKTRACE=1.
+   */
+  uint64_t age_ms;
+  /**
+   * Its tag.
+   */
+  uint32_t tag;
+  /**
+   * Where it was allocated; empty unless FOREBAY_BACKTRACE=1. Valid during the visit.
+   */
+  const char *call_site;
+} forebay_leak;
+
+/**
+ * What a pool is to be like. Fill it with forebay_pool_options_init(), then change fields.
+ * In each field but device, flags, oom_wait_ms and keeper, 0 means: as the environment says.
+ */
+typedef struct forebay_pool_options {
+  /**
+   * sizeof of this structure, as set by forebay_pool_options_init().
+   */
+  size_t struct_size;
+  /**
+   * The device's number.
+   */
+  int32_t device;
+  /**
+   * No flags yet: 0.
+   */
+  uint32_t flags;
+  /**
+   * Hard limit in bytes.
+   */
+  uint64_t limit;
+  /**
+   * Soft limit in bytes: above it idle memory is given back.
+   */
+  uint64_t soft_limit;
+  /**
+   * Bytes mapped at start.
+   */
+  uint64_t reserve;
+  /**
+   * Bytes left to other users of the device.
+   */
+  uint64_t headroom;
+  /**
+   * Idle bytes that automatic trimming leaves in place.
+   */
+  uint64_t release_threshold;
+  /**
+   * Idle memory goes back after so many ms.
+   */
+  uint64_t decay_ms;
+  /**
+   * Budget of caches and quarantine in bytes.
+   */
+  uint64_t cache_bytes;
+  /**
+   * How long an allocation may wait for pending fences before it fails, in ms.
+   */
+  uint32_t oom_wait_ms;
+  /**
+   * 0: no keeper thread for this pool.
+   */
+  uint32_t keeper;
+} forebay_pool_options;
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+/**
+ * The version of the ABI that the loaded library speaks. Compare it with the version the
+ * program was built for: they must be equal until 1.0. Never fails.
+ */
+uint32_t forebay_abi_version(void);
+
+/**
+ * The library's version as text, e.g. "0.1.0". Static; never fails.
+ */
+const char *forebay_version(void);
+
+/**
+ * The name of a status, e.g. "FOREBAY_ERROR_OUT_OF_MEMORY"; "FOREBAY_ERROR_UNKNOWN" for a number
+ * that is none. Static; never fails.
+ */
+const char *forebay_status_name(int32_t status);
+
+/**
+ * The sentence behind this thread's last error: what was wrong and what to do. Empty before
+ * the first. Valid until the thread's next failing call. Never fails.
+ */
+const char *forebay_last_error(void);
+
+/**
+ * Allocates device memory from the default pool, as cudaMalloc does.
+ *
+ * @param ptr receives the address, a multiple of 256; NULL on failure and for 0 bytes.
+ * @param bytes 0 is fine: FOREBAY_OK and a NULL address, which may be freed.
+ * @return FOREBAY_ERROR_INVALID_ARGUMENT (ptr is NULL), FOREBAY_ERROR_OUT_OF_MEMORY (with a report
+ * as
+ * the last error), FOREBAY_ERROR_NO_DRIVER, FOREBAY_ERROR_FORKED, FOREBAY_ERROR_SHUT_DOWN.
+ *
+ * Thread-safe. Free with forebay_free(). Costs some ten ns when a cached block is at hand.
+ *
+ * # Safety
+ * `ptr` is NULL or valid for the write of a pointer.
+ */
+forebay_status forebay_malloc(void **ptr, size_t bytes);
+
+/**
+ * Frees memory with cudaFree's meaning: nothing still queued or running can see it reused.
+ * Does not wait for the device by default (see FOREBAY_FREE).
+ *
+ * @param ptr the start of a live block of any pool; NULL is fine.
+ * @return FOREBAY_ERROR_NOT_OWNED, FOREBAY_ERROR_DOUBLE_FREE, FOREBAY_ERROR_INTERIOR_POINTER,
+ * FOREBAY_ERROR_STALE_POINTER, FOREBAY_ERROR_FORKED; nothing changes then. After
+ * forebay_shutdown()
+ * always FOREBAY_OK.
+ *
+ * Thread-safe.
+ *
+ * # Safety
+ * The caller gives the block up. Any other address is answered with an error.
+ */
+forebay_status forebay_free(void *ptr);
+
+/**
+ * forebay_alloc() from the default pool.
+ *
+ * # Safety
+ * As forebay_alloc().
+ */
+forebay_status forebay_malloc_async(void **ptr, size_t bytes, forebay_stream_t stream);
+
+/**
+ * forebay_dealloc() into whichever pool the block belongs to.
+ *
+ * # Safety
+ * As forebay_dealloc().
+ */
+forebay_status forebay_free_async(void *ptr, forebay_stream_t stream);
+
+/**
+ * Allocates from a pool for work on a stream. The memory may be used by work queued on that
+ * stream from now on; for other streams, order them after it first.
+ *
+ * @param pool NULL: the default pool.
+ * @param ptr receives the address, a multiple of 256; NULL on failure and for 0 bytes.
+ * @return as forebay_malloc(), and FOREBAY_ERROR_INVALID_POOL, FOREBAY_ERROR_INVALID_STREAM.
+ *
+ * Thread-safe.
+ *
+ * # Safety
+ * `ptr` is NULL or valid for the write of a pointer.
+ */
+forebay_status forebay_alloc(forebay_pool_t pool,
+                             void **ptr,
+                             size_t bytes,
+                             forebay_stream_t stream);
+
+/**
+ * forebay_alloc() at a multiple of `alignment`, a power of two up to 2 MiB (0 is refused).
+ *
+ * # Safety
+ * As forebay_alloc().
+ */
+forebay_status forebay_alloc_aligned(forebay_pool_t pool,
+                                     void **ptr,
+                                     size_t bytes,
+                                     size_t alignment,
+                                     forebay_stream_t stream);
+
+/**
+ * Frees a block in a stream's order: later allocations on that stream may get the memory at
+ * once; others only after the work queued on the stream so far. All work that uses the block
+ * is on this stream, ordered before it, or noted by forebay_record_use().
+ *
+ * @param pool the block's pool; NULL: found by the address.
+ * @param ptr NULL is fine.
+ * @return as forebay_free(), and FOREBAY_ERROR_INVALID_POOL, FOREBAY_ERROR_INVALID_STREAM.
+ *
+ * Thread-safe.
+ *
+ * # Safety
+ * As forebay_free().
+ */
+forebay_status forebay_dealloc(forebay_pool_t pool, void *ptr, forebay_stream_t stream);
+
+/**
+ * Free and total bytes of the default device, as cudaMemGetInfo answers them: what the pool
+ * could still hand out counts as free.
+ *
+ * @param free_bytes, total_bytes each may be NULL.
+ *
+ * Thread-safe.
+ *
+ * # Safety
+ * Each pointer is NULL or valid for the write.
+ */
+forebay_status forebay_mem_info(size_t *free_bytes, size_t *total_bytes);
+
+/**
+ * The bytes usable at the start of a live block: the request rounded up.
+ *
+ * @return FOREBAY_ERROR_INVALID_ARGUMENT for NULLs; else as forebay_free().
+ *
+ * Thread-safe.
+ *
+ * # Safety
+ * `bytes` is NULL or valid for the write. `ptr` is only compared.
+ */
+forebay_status forebay_usable_size(const void *ptr, size_t *bytes);
+
+/**
+ * Whether an address lies in memory that some pool manages, live or not. Never fails.
+ */
+bool forebay_owns(const void *ptr);
+
+/**
+ * Allocates page-locked host memory, as cudaMallocHost does, from slabs.
+ *
+ * @param ptr receives the address; NULL on failure and for 0 bytes.
+ * @return as forebay_malloc().
+ *
+ * Thread-safe. Free with forebay_host_free().
+ *
+ * # Safety
+ * `ptr` is NULL or valid for the write.
+ */
+forebay_status forebay_host_alloc(void **ptr, size_t bytes);
+
+/**
+ * Frees page-locked host memory. The caller knows that no queued copy uses it any more.
+ *
+ * @param ptr NULL is fine.
+ * @return as forebay_free().
+ *
+ * # Safety
+ * As forebay_free().
+ */
+forebay_status forebay_host_free(void *ptr);
+
+/**
+ * Makes a set of `count` buffers of `bytes` each, all allocated now: acquiring one never waits for
+ * the device and never maps memory.
+ *
+ * @return FOREBAY_ERROR_INVALID_ARGUMENT for 0, FOREBAY_ERROR_OUT_OF_MEMORY (nothing is kept
+ * then).
+ *
+ * Thread-safe.
+ *
+ * # Safety
+ * `buffers` is NULL or valid for the write.
+ */
+forebay_status forebay_buffers_create(forebay_pool_t pool,
+                                      size_t bytes,
+                                      size_t count,
+                                      forebay_buffers_t *buffers);
+
+/**
+ * Takes a buffer for work on a stream; it may be used by work queued on that stream from now on.
+ * Prefers one that the same stream released; another's is taken behind that stream's event.
+ *
+ * @return FOREBAY_ERROR_OUT_OF_MEMORY when all are out.
+ *
+ * Thread-safe.
+ *
+ * # Safety
+ * `ptr` is NULL or valid for the write.
+ */
+forebay_status forebay_buffers_acquire(forebay_buffers_t buffers,
+                                       forebay_stream_t stream,
+                                       void **ptr);
+
+/**
+ * Puts a buffer back, in a stream's order.
+ *
+ * @return FOREBAY_ERROR_DOUBLE_FREE when it is in already, FOREBAY_ERROR_NOT_OWNED for another
+ * address.
+ *
+ * Thread-safe.
+ */
+forebay_status forebay_buffers_release(forebay_buffers_t buffers,
+                                       void *ptr,
+                                       forebay_stream_t stream);
+
+/**
+ * Ends a buffer set.
+ *
+ * @return FOREBAY_ERROR_BUSY while buffers are out.
+ */
+forebay_status forebay_buffers_destroy(forebay_buffers_t buffers);
+
+/**
+ * Reads a pool's accounts. Fences are looked at first.
+ *
+ * @param stats its struct_size is set by the caller; longer structures are zero-filled.
+ *
+ * Thread-safe; exact while no other thread allocates or frees.
+ *
+ * # Safety
+ * `stats` is NULL or valid for reads and writes of its struct_size.
+ */
+forebay_status forebay_pool_stats(forebay_pool_t pool, struct forebay_stats *stats);
+
+/**
+ * Writes a pool's accounts, limits and tags as one JSON object, ended by a NUL.
+ *
+ * @param buffer receives as much as fits; may be NULL when capacity is 0.
+ * @param needed receives the bytes that the whole text needs, NUL included; may be NULL.
+ *
+ * Thread-safe.
+ *
+ * # Safety
+ * `buffer` is valid for writes of `capacity` bytes; `needed` is NULL or valid for the write.
+ */
+forebay_status forebay_pool_report_json(forebay_pool_t pool,
+                                        char *buffer,
+                                        size_t capacity,
+                                        size_t *needed);
+
+/**
+ * Calls `visit` with each live block of a pool, by address. `visit` holds no lock of ours and may
+ * free.
+ *
+ * Thread-safe; blocks freed meanwhile may still be shown.
+ *
+ * # Safety
+ * `visit` is NULL (an error) or callable with `ctx`.
+ */
+forebay_status forebay_pool_leaks(forebay_pool_t pool,
+                                  void (*visit)(void *ctx, const struct forebay_leak *leak),
+                                  void *ctx);
+
+/**
+ * The number for a tag's name (1 to 64 bytes of UTF-8); the same name has one number. There are
+ * 126 besides 1, "untagged".
+ *
+ * @return FOREBAY_ERROR_INVALID_ARGUMENT for NULLs, bad names, and when all are taken.
+ *
+ * Thread-safe.
+ *
+ * # Safety
+ * `name` is NULL or NUL-ended; `tag` is NULL or valid for the write.
+ */
+forebay_status forebay_tag_create(const char *name, uint32_t *tag);
+
+/**
+ * Sets the tag that this thread's allocations carry from now on.
+ *
+ * @param previous receives the old one; may be NULL.
+ * @return FOREBAY_ERROR_INVALID_ARGUMENT for a number that forebay_tag_create() never gave (1 is
+ * fine).
+ *
+ * # Safety
+ * `previous` is NULL or valid for the write.
+ */
+forebay_status forebay_tag_set(uint32_t tag, uint32_t *previous);
+
+/**
+ * Live bytes (rounded) of a pool that carry a tag. Walks all marks: for readers, not hot paths.
+ *
+ * Thread-safe.
+ *
+ * # Safety
+ * `live_bytes` is NULL or valid for the write.
+ */
+forebay_status forebay_tag_bytes(forebay_pool_t pool, uint32_t tag, uint64_t *live_bytes);
+
+/**
+ * Fills `options` with the defaults that the environment gives.
+ *
+ * @return FOREBAY_ERROR_INVALID_ARGUMENT for NULL, FOREBAY_ERROR_CONFIG under FOREBAY_STRICT=1.
+ *
+ * # Safety
+ * `options` is NULL or valid for the write.
+ */
+forebay_status forebay_pool_options_init(struct forebay_pool_options *options);
+
+/**
+ * Creates a pool: reserves address space and fills the reservoir.
+ *
+ * @param pool receives the handle; NULL on failure.
+ * @param options NULL: as the environment says.
+ * @return FOREBAY_ERROR_INVALID_ARGUMENT names the field; FOREBAY_ERROR_OUT_OF_MEMORY,
+ * FOREBAY_ERROR_NO_DRIVER, FOREBAY_ERROR_DRIVER.
+ *
+ * Thread-safe. End it with forebay_pool_destroy().
+ *
+ * # Safety
+ * `pool` is NULL or valid for the write; `options` is NULL or valid for reads of its struct_size.
+ */
+forebay_status forebay_pool_create(forebay_pool_t *pool,
+                                   const struct forebay_pool_options *options);
+
+/**
+ * Ends a pool. Its live blocks are reported as FOREBAY_LEAKS says, and their addresses are stale
+ * from now on. The caller knows that nothing on the device uses its memory any more.
+ *
+ * @return FOREBAY_ERROR_INVALID_POOL; FOREBAY_ERROR_DRIVER when memory could not be given back:
+ * the pool
+ * still exists and the call may be repeated. The default pool cannot be destroyed.
+ *
+ * Thread-safe; no other call on the pool may be under way.
+ */
+forebay_status forebay_pool_destroy(forebay_pool_t pool);
+
+/**
+ * The default pool of a device, made at first use as the environment says.
+ *
+ * @param device the number that FOREBAY_DEVICE gives, or 0.
+ *
+ * Thread-safe. Not to be destroyed.
+ *
+ * # Safety
+ * `pool` is NULL or valid for the write.
+ */
+forebay_status forebay_pool_default(int32_t device, forebay_pool_t *pool);
+
+/**
+ * Gives idle memory back to the device until the pool holds at most `keep_bytes`. All threads'
+ * caches are emptied first.
+ *
+ * @param released_bytes receives what went back; may be NULL.
+ *
+ * Thread-safe; stops other threads' fast paths for a moment.
+ *
+ * # Safety
+ * `released_bytes` is NULL or valid for the write.
+ */
+forebay_status forebay_pool_trim(forebay_pool_t pool, size_t keep_bytes, size_t *released_bytes);
+
+/**
+ * Changes a pool's limits in bytes; 0 leaves one as it is. A hard limit below what is held
+ * trims what is idle at once and binds all that is asked from now on.
+ *
+ * @return FOREBAY_ERROR_INVALID_ARGUMENT when a limit is above the device or soft above hard.
+ *
+ * Thread-safe.
+ */
+forebay_status forebay_pool_set_limits(forebay_pool_t pool, uint64_t hard, uint64_t soft);
+
+/**
+ * Sets the function called before memory loses its place (its pages move or go back to the
+ * device), with the address and length. It runs inside the pool: it must not call Forebay.
+ *
+ * @param callback NULL: none.
+ *
+ * # Safety
+ * `callback` stays callable with `ctx` until replaced, from any thread.
+ */
+forebay_status forebay_set_on_unmap(forebay_pool_t pool, void (*callback)(void *ctx,
+                                                                          void *address,
+                                                                          size_t bytes), void *ctx);
+
+/**
+ * Sets the function called before an allocation of `bytes` fails. It holds no lock of ours and may
+ * free; true means: try again.
+ *
+ * @param callback NULL: none.
+ *
+ * # Safety
+ * `callback` stays callable with `ctx` until replaced, from any thread.
+ */
+forebay_status forebay_set_oom_callback(forebay_pool_t pool,
+                                        bool (*callback)(void *ctx, size_t bytes),
+                                        void *ctx);
+
+/**
+ * Sets the function that receives log lines: level 1 (error) to 5 (trace) and the text.
+ *
+ * @param callback NULL: none.
+ * @return FOREBAY_ERROR_BUSY when called from inside a callback.
+ *
+ * # Safety
+ * `callback` stays callable with `ctx` until replaced, from any thread.
+ */
+forebay_status forebay_set_log_callback(void (*callback)(void *ctx,
+                                                         int32_t level,
+                                                         const char *message), void *ctx);
+
+/**
+ * Ends all use of the library in this process: allocations answer FOREBAY_ERROR_SHUT_DOWN, frees
+ * succeed silently. Calling it again is fine.
+ *
+ * Thread-safe.
+ */
+forebay_status forebay_shutdown(void);
+
+/**
+ * Notes that work on `stream` uses the block too: after its free, the memory is reused only
+ * after the work queued on that stream by then.
+ *
+ * @param pool NULL: found by the address.
+ * @return as forebay_free(); FOREBAY_ERROR_INVALID_STREAM.
+ *
+ * Thread-safe.
+ */
+forebay_status forebay_record_use(forebay_pool_t pool, void *ptr, forebay_stream_t stream);
+
+/**
+ * Tells that a stream is about to be destroyed: its handle may come back for another stream
+ * that is not ordered after its work. Call it before destroying the stream.
+ *
+ * @return FOREBAY_ERROR_BUSY while a graph capture is open; FOREBAY_ERROR_INVALID_STREAM.
+ *
+ * Thread-safe; the stream is not in use by other threads.
+ */
+forebay_status forebay_stream_retire(forebay_stream_t stream);
+
+/**
+ * Tells that a graph capture begins on a stream: what is allocated on it belongs to the graph
+ * until forebay_capture_release(). While any capture is open no page moves.
+ *
+ * @param capture receives the capture's number.
+ * @return FOREBAY_ERROR_BUSY when one is open on the stream; FOREBAY_ERROR_INVALID_STREAM.
+ *
+ * Thread-safe.
+ *
+ * # Safety
+ * `capture` is NULL or valid for the write.
+ */
+forebay_status forebay_capture_begin(forebay_stream_t stream, uint64_t *capture);
+
+/**
+ * Tells that a capture has ended. Its memory stays the graph's. Ending it twice is fine.
+ */
+forebay_status forebay_capture_end(uint64_t capture);
+
+/**
+ * Tells that a capture's graph is gone: what it freed is everyone's after the work queued so far.
+ *
+ * @return FOREBAY_ERROR_BUSY while it, or another capture, is open.
+ */
+forebay_status forebay_capture_release(uint64_t capture);
+
+/**
+ * Promises that the block's pages do not move until forebay_unpin() or its free: for memory
+ * registered elsewhere. Pins count.
+ *
+ * Thread-safe.
+ */
+forebay_status forebay_pin(void *ptr);
+
+/**
+ * Takes one pin back.
+ *
+ * @return FOREBAY_ERROR_INVALID_ARGUMENT when the block is not pinned.
+ *
+ * Thread-safe.
+ */
+forebay_status forebay_unpin(void *ptr);
+
+/**
+ * Creates a stream of the pool's device.
+ *
+ * # Safety
+ * `stream` is NULL or valid for the write.
+ */
+forebay_status forebay_stream_create(forebay_pool_t pool, forebay_stream_t *stream);
+
+/**
+ * Retires and destroys a stream; its queued work finishes.
+ */
+forebay_status forebay_stream_destroy(forebay_pool_t pool, forebay_stream_t stream);
+
+/**
+ * Waits for all work queued on a stream.
+ */
+forebay_status forebay_stream_synchronize(forebay_pool_t pool, forebay_stream_t stream);
+
+/**
+ * Queues a copy between device addresses.
+ *
+ * # Safety
+ * Both ranges are live device memory until the copy is done.
+ */
+forebay_status forebay_stream_copy(forebay_pool_t pool,
+                                   void *to,
+                                   const void *from,
+                                   size_t bytes,
+                                   forebay_stream_t stream);
+
+/**
+ * Queues a fill with one byte value.
+ *
+ * # Safety
+ * The range is live device memory until the fill is done.
+ */
+forebay_status forebay_stream_fill(forebay_pool_t pool,
+                                   void *to,
+                                   uint8_t value,
+                                   size_t bytes,
+                                   forebay_stream_t stream);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* FOREBAY_H */

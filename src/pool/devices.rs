@@ -1,0 +1,122 @@
+//! Which driver serves which pool: the default pool, the pinned pool, the open drivers.
+//!
+//! Owns the two pools that the process makes for itself, and one driver a device. Promises that
+//! host memory is given to nobody who did not ask for it.
+
+use super::Settings;
+use super::core::Core;
+use super::registry::{create, pool};
+use super::world::check_world;
+use crate::config::{Backend, Config};
+use crate::driver::Driver;
+use crate::driver::host::{HostDriver, HostOptions};
+use crate::error::{Error, Result, Status};
+use once_cell::sync::OnceCell;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The number of the default pool, once made.
+static DEFAULT: OnceCell<u64> = OnceCell::new();
+
+/// The default pool's number, made at first use as the environment says.
+pub fn default_pool() -> Result<u64> {
+    check_world()?;
+    DEFAULT
+        .get_or_try_init(|| {
+            let config = Config::from_env()?;
+            crate::logging::init(&config);
+            let driver = open_driver(&config)?;
+            let total = driver.device().total_bytes as u64;
+            let settings = Settings::resolve(&config, total, driver.backend() == "host");
+            create(driver, settings)
+        })
+        .copied()
+}
+
+/// The default pool's number, if it has been made.
+/// The number of the pool of pinned host memory, once made.
+static HOST: OnceCell<u64> = OnceCell::new();
+
+/// The pool of pinned host memory, made at first use. Its limit is the device's size.
+pub fn host_pool() -> Result<u64> {
+    check_world()?;
+    HOST.get_or_try_init(|| {
+        let config = Config::from_env()?;
+        // The backend must be usable: pinned memory serves copies to its device.
+        let device = open_driver(&config)?;
+        let mut options = host_options(&config);
+        options.pinned = true;
+        options.event_cost_ns = 0;
+        options.context_events = true;
+        options.total_bytes = device.device().total_bytes;
+        let driver = HostDriver::new(options).map_err(|e| {
+            Error::new(Status::NoDriver, format!("pinned host memory could not start: {e}"))
+        })?;
+        let total = driver.device().total_bytes as u64;
+        let mut settings = Settings::resolve(&config, total, true);
+        settings.reserve = 0;
+        create(Arc::new(driver), settings)
+    })
+    .copied()
+}
+
+/// Live and held bytes of pinned host memory; zeros before its first use.
+pub fn host_bytes() -> (u64, u64) {
+    let Some(&id) = HOST.get() else { return (0, 0) };
+    let stats = pool(id).and_then(|p| p.with_core(id, Core::stats));
+    stats.map_or((0, 0), |s| (s.live_bytes, s.mapped_bytes))
+}
+
+/// The driver that the configuration asks for. One a process and device.
+pub fn open_driver(config: &Config) -> Result<Arc<dyn Driver>> {
+    static DRIVERS: Mutex<Option<HashMap<i32, Arc<dyn Driver>>>> = Mutex::new(None);
+    if config.backend != Backend::Host {
+        let asked = if config.backend == Backend::Auto { "auto (the default)" } else { "cuda" };
+        return Err(Error::new(
+            Status::NoDriver,
+            format!(
+                "FOREBAY_BACKEND is {asked}, and this build has no CUDA driver yet; set \
+                 FOREBAY_BACKEND=host to use host memory instead"
+            ),
+        ));
+    }
+    if config.device != 0 {
+        return Err(Error::new(
+            Status::InvalidArgument,
+            format!("device {} does not exist: the host backend has device 0", config.device),
+        ));
+    }
+    let mut drivers = DRIVERS.lock().unwrap_or_else(PoisonError::into_inner);
+    let drivers = drivers.get_or_insert_default();
+    if let Some(driver) = drivers.get(&config.device) {
+        return Ok(Arc::clone(driver));
+    }
+    let driver = HostDriver::new(host_options(config)).map_err(|e| {
+        Error::new(Status::NoDriver, format!("the host backend could not start: {e}"))
+    })?;
+    let driver: Arc<dyn Driver> = Arc::new(driver);
+    drivers.insert(config.device, Arc::clone(&driver));
+    Ok(driver)
+}
+
+/// What the configuration says of the host device.
+pub fn host_options(config: &Config) -> HostOptions {
+    let mut options = HostOptions::default();
+    if let Some(limit) = config.limit {
+        let bytes = limit.resolve(options.total_bytes as u64) as usize;
+        options.total_bytes = bytes.max(options.granularity);
+    }
+    options.event_cost_ns = config.host_event_ns;
+    options.context_events = config.host_context_events;
+    options
+}
+
+/// Whether the process made this pool for itself: such a pool lives as long as it.
+pub fn is_own(id: u64) -> bool {
+    DEFAULT.get() == Some(&id) || HOST.get() == Some(&id)
+}
+
+/// The default pool's number, if it has been made.
+pub fn default_made() -> Option<u64> {
+    DEFAULT.get().copied()
+}
