@@ -30,6 +30,8 @@ pub type BuffersT = *mut Buffers;
 pub unsafe extern "C" fn forebay_host_alloc(ptr: *mut *mut c_void, bytes: usize) -> Status {
     let mut handle = 0;
     let status = guarded(|| {
+        // SAFETY: as the caller promised.
+        unsafe { put(ptr, std::ptr::null_mut(), "the result")? };
         handle = devices::host_pool()? << HANDLE_SHIFT;
         Ok(())
     });

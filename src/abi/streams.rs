@@ -61,7 +61,9 @@ pub unsafe extern "C" fn forebay_capture_begin(stream: StreamT, capture: *mut u6
     })
 }
 
-/// Tells that a capture has ended. Its memory stays the graph's. Ending it twice is fine.
+/// Tells that a capture has ended. Its memory stays the graph's.
+///
+/// @return FOREBAY_ERROR_INVALID_ARGUMENT when it has ended already, or never began.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_capture_end(capture: u64) -> Status {
     guarded(|| control::capture_end(capture))

@@ -107,8 +107,14 @@ pub fn release(number: u64, address: usize, stream: u64) -> Result<()> {
         return Err(unknown_stream(stream));
     }
     let Some(index) = set.out.iter().position(|&a| a == address) else {
-        let inside = set.free.iter().any(|&(a, _)| a == address);
-        let status = if inside { Status::DoubleFree } else { Status::NotOwned };
+        let length = set.bytes;
+        let within = |a: usize| address.wrapping_sub(a) < length;
+        let mut all = set.out.iter().copied().chain(set.free.iter().map(|&(a, _)| a));
+        let status = match all.find(|&a| within(a)) {
+            Some(start) if start == address => Status::DoubleFree,
+            Some(_) => Status::InteriorPointer,
+            None => Status::NotOwned,
+        };
         return Err(Error::new(status, format!("{address:#x} is not a buffer that is out")));
     };
     set.out.swap_remove(index);

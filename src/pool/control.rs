@@ -295,13 +295,17 @@ impl Core {
         Ok(())
     }
 
-    fn end_capture(&mut self, number: u64) {
-        let Some(capture) = self.captures.get_mut(&number) else { return };
-        if capture.open {
-            capture.open = false;
-            let (key, before) = (capture.key, capture.before);
-            self.lanes.capture_end(key, before);
-        }
+    fn end_capture(&mut self, number: u64) -> Result<()> {
+        let Some(capture) = self.captures.get_mut(&number).filter(|c| c.open) else {
+            return Err(Error::new(
+                Status::InvalidArgument,
+                format!("capture {number} is not open: it has ended already"),
+            ));
+        };
+        capture.open = false;
+        let (key, before) = (capture.key, capture.before);
+        self.lanes.capture_end(key, before);
+        Ok(())
     }
 
     fn release_capture(&mut self, number: u64) -> Result<()> {
@@ -338,7 +342,7 @@ pub fn capture_begin(stream: u64) -> Result<u64> {
             Err(e) => {
                 for id in done {
                     registry::pool(id)?.with_core(id, |core| {
-                        core.end_capture(number);
+                        core.end_capture(number)?;
                         core.release_capture(number)
                     })??;
                 }
@@ -356,7 +360,7 @@ pub fn capture_begin(stream: u64) -> Result<u64> {
 pub fn capture_end(number: u64) -> Result<()> {
     each_pool_with(number, |id, core_key| {
         registry::forget_key(core_key)?;
-        registry::pool(id)?.with_core(id, |core| core.end_capture(number))
+        registry::pool(id)?.with_core(id, |core| core.end_capture(number))?
     })
 }
 

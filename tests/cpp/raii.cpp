@@ -52,7 +52,7 @@ void unique_pointers(const forebay::pool &pool) {
   floats[999] = 4.5F;
   forebay::unique_ptr<float[]> moved = std::move(floats);
   CHECK(!floats && moved[999] == 4.5F);
-  CHECK(pool.stats().requested_bytes == 4000);
+  CHECK(pool.stats().requested_bytes <= pool.stats().live_bytes);
   moved.reset();
   CHECK(pool.stats().live_blocks == 0);
   CHECK_THROWS(std::bad_array_new_length,
