@@ -158,6 +158,28 @@ impl Heap {
         Some(self.carve(head, start, quanta))
     }
 
+    /// The best run whatever its stamps: its first aligned place and the stamps of the pieces
+    /// there. For a lane that will wait for them in its own stream.
+    pub fn find_any(&self, quanta: u32, align: u32) -> Option<(u32, Vec<Stamp>)> {
+        let nodes = &self.nodes;
+        self.bins.visit(nodes, quanta, usize::MAX, |head| {
+            let start = nodes[head].off.next_multiple_of(align);
+            let end = start + quanta;
+            if end > nodes[head].off + nodes[head].run {
+                return None;
+            }
+            let mut stamps = Vec::new();
+            let mut piece = head;
+            while nodes[piece].off < end {
+                if nodes[piece].off + nodes[piece].len > start {
+                    stamps.push(nodes.stamp(piece));
+                }
+                piece = nodes[piece].next;
+            }
+            Some((start, stamps))
+        })
+    }
+
     /// Takes exactly `[start, start + quanta)`, which must lie in one run.
     pub fn take_at(&mut self, start: u32, quanta: u32) -> NodeId {
         let piece = self.nodes.find_free(start, &self.gaps, &self.bins);

@@ -219,7 +219,7 @@ impl Nodes {
     }
 
     fn cleaned(&mut self, node: NodeId, stamp: Stamp, lanes: &Lanes) -> Stamp {
-        if !lanes.passed(stamp) {
+        if !lanes.cleans(stamp) {
             return stamp;
         }
         self[node].lane = Stamp::CLEAN.lane;

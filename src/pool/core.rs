@@ -160,6 +160,14 @@ impl Core {
         u64::from(quantum) << QUANTUM_SHIFT < self.vmem.spaces()[0].bytes as u64
     }
 
+    /// Whether the driver still knows the lane's stream.
+    pub fn stream_lives(&self, lane: LaneId) -> bool {
+        match self.lanes.kind(lane) {
+            LaneKind::Stream(stream) => self.driver.0.stream_check(stream).is_ok(),
+            _ => true,
+        }
+    }
+
     /// The lane for a key, opened if need be. `stream` is what the key stands for.
     pub fn lane(&mut self, key: u64, stream: u64) -> Result<LaneId> {
         if stream == SYNC_STREAM {

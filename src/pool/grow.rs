@@ -12,7 +12,7 @@ use super::ladder::Refusal;
 use crate::config::Move;
 use crate::driver::{Code, DriverError, DriverResult, EventHandle, Scope};
 use crate::heap::{Effort, IdleRun, NodeId};
-use crate::stream::LaneId;
+use crate::stream::{LaneId, LaneKind};
 
 impl Core {
     /// Takes `quanta` from the heap for `cache`'s lane, mapping memory if need be.
@@ -33,6 +33,9 @@ impl Core {
                 return Ok(node);
             }
         }
+        if let Some(node) = self.take_behind(quanta, align, lane) {
+            return Ok(node);
+        }
         if self.flush_cache(cache) | self.flush_depots() {
             self.settle();
             if let Some(node) = self.heap.take(quanta, align, lane, &self.lanes, Effort::Full) {
@@ -40,6 +43,30 @@ impl Core {
             }
         }
         self.grow(quanta, align, lane)
+    }
+
+    /// With internal dependencies on: takes a run that other lanes freed, and makes this lane's
+    /// stream wait for them.
+    fn take_behind(&mut self, quanta: u32, align: u32, lane: LaneId) -> Option<NodeId> {
+        if !self.settings.reuse.internal_dependencies || self.lanes.open_captures() > 0 {
+            return None;
+        }
+        let LaneKind::Stream(stream) = self.lanes.kind(lane) else { return None };
+        let (start, stamps) = self.heap.find_any(quanta, align)?;
+        for stamp in stamps {
+            if self.lanes.takeable(stamp, lane) {
+                continue;
+            }
+            match self.lanes.wait_in(&*self.driver.0, stream, stamp) {
+                Ok(true) => {}
+                Ok(false) => return None,
+                Err(error) => {
+                    tracing::warn!(%error, "a stream could not be made to wait");
+                    return None;
+                }
+            }
+        }
+        Some(self.heap.take_at(start, quanta))
     }
 
     /// Records fences on lanes other than `lane` that have freed something, so that what they
@@ -88,6 +115,7 @@ impl Core {
             Err(failure) => {
                 if let Some((first, len)) = failure.stranded {
                     self.heap.strand(first, len);
+                    super::keeper::poke(self.id);
                 }
                 Err(Refusal::Driver(failure.error))
             }
@@ -148,6 +176,7 @@ impl Core {
     fn create(&mut self, count: usize) -> DriverResult<()> {
         let result = self.vmem.fill_stock(self.vmem.stock() + count);
         self.totals.peak_pages = self.totals.peak_pages.max(self.vmem.pages());
+        self.note_peak_live();
         result
     }
 

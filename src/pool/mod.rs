@@ -36,7 +36,7 @@ pub mod stats;
 pub mod world;
 
 use crate::base::sync::SpinLock;
-use crate::base::sync::atomic::{AtomicU64, Ordering};
+use crate::base::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use crate::config::{Config, DebugChecks, FreeMode, Leaks, Move, Reuse};
 use crate::driver::Driver;
 use crate::error::{Error, Result, Status};
@@ -91,10 +91,15 @@ impl Settings {
         }
     }
 
-    /// Whether every block needs a record or its contents changed at free: then no slot is
-    /// cached and every operation takes the slow path.
-    pub fn watches_blocks(&self) -> bool {
-        self.backtrace || self.debug.poison || self.scrub || self.leaks == Leaks::Full
+    /// Whether each block gets a record: when and where it was allocated.
+    pub fn keeps_records(&self) -> bool {
+        self.backtrace || self.leaks == Leaks::Full
+    }
+
+    /// Whether every operation must take the slow path: no slot is cached then.
+    pub fn always_slow(&self) -> bool {
+        let debug = self.debug;
+        self.keeps_records() || self.scrub || debug.poison || debug.streams || debug.guard
     }
 }
 
@@ -120,6 +125,8 @@ pub struct Shared {
     pub core: SpinLock<Option<Box<core::Core>>>,
     /// Callbacks.
     pub hooks: Mutex<Hooks>,
+    /// `FOREBAY_FREE` of this pool, as its number, for a look without the lock.
+    pub free_mode: AtomicU8,
 }
 
 impl Shared {
@@ -129,6 +136,16 @@ impl Shared {
             id: AtomicU64::new(0),
             core: SpinLock::new(None),
             hooks: Mutex::new(Hooks::default()),
+            free_mode: AtomicU8::new(0),
+        }
+    }
+
+    /// What `forebay_free` means in this pool.
+    pub fn free_mode(&self) -> FreeMode {
+        match self.free_mode.load(Ordering::Relaxed) {
+            0 => FreeMode::Deferred,
+            1 => FreeMode::Sync,
+            _ => FreeMode::Stream,
         }
     }
 

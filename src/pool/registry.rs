@@ -17,6 +17,7 @@ use super::{HANDLE_SHIFT, Settings, Shared, invalid_pool, keeper, report};
 use crate::base::sync::atomic::{AtomicPtr, Ordering};
 use crate::base::tls;
 use crate::base::units::QUANTUM;
+use crate::config::FreeMode;
 use crate::driver::Driver;
 use crate::error::{Error, Result, Status};
 use crate::heap::Heap;
@@ -158,6 +159,10 @@ pub fn lane_cache(
     let key = pool ^ stream;
     let id = if pool == 0 { default_pool()? } else { pool_number(pool)? };
     let shared = self::pool(id)?;
+    // FOREBAY_FREE=stream: the program promises the default stream's order.
+    let follows_default = stream == SYNC_STREAM && shared.free_mode() == FreeMode::Stream;
+    let asked = stream;
+    let stream = if follows_default { 0 } else { stream };
     let mut registry = registry();
     let true_key = (id << HANDLE_SHIFT) ^ stream;
     // SAFETY: this thread's own registered cache, the registry is locked.
@@ -174,7 +179,7 @@ pub fn lane_cache(
     unsafe {
         (*thread).table[slot_in_table(key)] = Entry { key, lane };
         (*thread).last = Entry { key, lane };
-        if pool == 0 && stream == SYNC_STREAM {
+        if pool == 0 && asked == SYNC_STREAM {
             (*thread).sync = lane;
         }
     }
@@ -199,7 +204,7 @@ fn new_lane(
         unsafe {
             if stream == SYNC_STREAM {
                 (*cache).open_bytes_max = (core.settings.cache / 8).clamp(1 << 20, 16 << 20);
-                if !core.settings.watches_blocks() {
+                if !core.settings.always_slow() {
                     (*cache).open_batch();
                 }
             }
@@ -310,6 +315,7 @@ pub fn live_pools() -> Vec<u64> {
 pub fn create(driver: Arc<dyn Driver>, settings: Settings) -> Result<u64> {
     check_world()?;
     begin()?;
+    let free_mode = settings.free;
     let mut core = new_core(Arc::clone(&driver), settings)?;
     let mut registry = registry();
     let id = next_number(&mut registry)?;
@@ -322,6 +328,7 @@ pub fn create(driver: Arc<dyn Driver>, settings: Settings) -> Result<u64> {
     let shared = registry.spare.pop().unwrap_or_else(|| Box::leak(Box::default()));
     *shared.core.lock() = Some(Box::new(core));
     *shared.hooks.lock().unwrap_or_else(PoisonError::into_inner) = super::Hooks::default();
+    shared.free_mode.store(free_mode as u8, Ordering::Relaxed);
     shared.id.store(id, Ordering::Release);
     POOLS[id as usize].store(std::ptr::from_ref(shared).cast_mut(), Ordering::Release);
     registry.live.push(id);
@@ -368,6 +375,7 @@ fn new_core(driver: Arc<dyn Driver>, settings: Settings) -> Result<Core> {
     let mut heap = Heap::new((granule / QUANTUM) as u32);
     heap.add_space((space.bytes / granule) as u32);
     let mut lanes = Lanes::new(device.context_events);
+    lanes.set_opportunistic(settings.reuse.opportunistic);
     let sync = lanes.open(SYNC_STREAM, LaneKind::Sync).ok_or_else(no_memory)?;
     let orphans = lanes.open(u64::MAX, LaneKind::Sync).ok_or_else(no_memory)?;
     let reserve = settings.reserve;

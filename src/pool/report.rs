@@ -75,7 +75,7 @@ pub fn tag_name(tag: u8) -> String {
 
 impl Core {
     /// Keeps a record of a new block.
-    pub fn watch(&mut self, address: usize, bytes: usize, _tag: u8) {
+    pub fn watch(&mut self, address: usize, bytes: usize) {
         if self.mark_special(address).is_err() {
             return;
         }

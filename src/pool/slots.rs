@@ -135,7 +135,7 @@ impl Core {
 
     /// Raises a magazine's capacity, slowly at first, while the pool's budget allows.
     pub(super) fn grow_cap(&mut self, cache: &mut LaneCache, class: usize) {
-        if self.settings.watches_blocks() {
+        if self.settings.always_slow() {
             return;
         }
         const MAGAZINE_BYTES: usize = 256 << 10;
@@ -247,6 +247,9 @@ impl Core {
             let recorded = self.lanes.record(&*self.driver.0, stamp.lane);
             note(recorded.map(|_| ()), "a fence could not be recorded");
             self.settle();
+            if !self.pending.is_empty() && self.settings.keeper {
+                super::keeper::poke(self.id);
+            }
         }
     }
 

@@ -6,7 +6,7 @@
 use super::cache::{self, LaneCache, ThreadCache};
 use super::core::{Core, Extent, REQUEST_MAX, Side};
 use super::hot::{SYNC_STREAM, slot_in_table};
-use super::ladder;
+use super::ladder::{self, Refusal};
 use super::{Shared, invalid_pool, registry};
 use super::{devices, world};
 use crate::base::sync::atomic::Ordering;
@@ -86,10 +86,7 @@ fn checked_request(bytes: usize, align: usize) -> Result<()> {
 }
 
 /// This thread's cache and its cache for the lane, with the lane's key.
-fn find(
-    pool: u64,
-    stream: u64,
-) -> Result<(*mut ThreadCache, *mut LaneCache, &'static Shared, u64)> {
+fn find(pool: u64, stream: u64) -> Result<Found> {
     world::check_world()?;
     let mut thread = cache::current();
     // SAFETY: this thread's own cache; read between enter and leave.
@@ -127,6 +124,9 @@ fn alloc_block(pool: u64, bytes: usize, align: usize, stream: u64) -> Result<usi
     ladder::climb(shared, id, bytes, |core| {
         // SAFETY: the core is locked and the cache came from this thread's table.
         let cache = unsafe { ladder::checked(lane, key, thread)? };
+        if core.settings.debug.streams && !core.stream_lives(cache.id as LaneId) {
+            return Err(Refusal::Stale);
+        }
         let address = match class.filter(|_| bytes <= SLOT_MAX) {
             Some(class) => {
                 let round = core.take_slot(cache, class)?;
@@ -134,8 +134,8 @@ fn alloc_block(pool: u64, bytes: usize, align: usize, stream: u64) -> Result<usi
             }
             None => core.take_extent(cache, bytes, align, tag)?,
         };
-        if core.settings.watches_blocks() {
-            core.watch(address, bytes, tag);
+        if core.settings.keeps_records() {
+            core.watch(address, bytes);
         }
         Ok(address)
     })
@@ -174,10 +174,19 @@ pub fn dealloc(pool: u64, address: usize, stream: u64) -> Status {
             Err(e) if e.status() == Status::ShutDown => return Ok(()),
             other => other?,
         }
+        let found = find(pool, stream)?;
+        // SAFETY: lane caches are never unmapped; these fields of a live one do not change.
+        let first = unsafe { address.wrapping_sub((*found.1).base) < (*found.1).len };
+        if first {
+            return free_block(found, address, stream);
+        }
         let pool = owning_pool(pool, address)?;
-        free_block(pool, address, stream)
+        free_block(find(pool, stream)?, address, stream)
     })
 }
+
+/// This thread's cache, its cache for a lane, the pool, the lane's key.
+type Found = (*mut ThreadCache, *mut LaneCache, &'static Shared, u64);
 
 /// The handle of the pool to free into: as given, or found by address for the default.
 fn owning_pool(pool: u64, address: usize) -> Result<u64> {
@@ -194,14 +203,10 @@ fn owning_pool(pool: u64, address: usize) -> Result<u64> {
     Ok(registry::pool_of(address)? << super::HANDLE_SHIFT)
 }
 
-fn free_block(pool: u64, address: usize, stream: u64) -> Result<()> {
-    let (thread, lane, shared, key) = find(pool, stream)?;
+fn free_block(found: Found, address: usize, stream: u64) -> Result<()> {
+    let (thread, lane, shared, key) = found;
     let id = key_pool(key, stream);
-    let mode = if stream == SYNC_STREAM {
-        shared.with_core(id, |core| core.settings.free)?
-    } else {
-        FreeMode::Deferred
-    };
+    let mode = if stream == SYNC_STREAM { shared.free_mode() } else { FreeMode::Deferred };
     if mode == FreeMode::Sync {
         shared.with_core(id, |core| core.locate(address).map(|_| ()))??;
         super::control::synchronize(shared, id)?;
@@ -212,6 +217,9 @@ fn free_block(pool: u64, address: usize, stream: u64) -> Result<()> {
             Ok(cache) => cache,
             Err(_) => return Err(super::core::unknown_stream(stream)),
         };
+        if core.settings.debug.streams && !core.stream_lives(cache.id as LaneId) {
+            return Err(super::core::unknown_stream(stream));
+        }
         core.free_at(cache, address, mode)
     })?;
     freed
@@ -364,7 +372,7 @@ impl Core {
     /// Takes what the side table has on a block that is being freed: recorded uses are
     /// answered, pins end, contents are scrubbed or poisoned in `lane`'s order.
     fn end_special(&mut self, address: usize, bytes: usize, mark: u8, lane: LaneId) -> Side {
-        if self.settings.watches_blocks() {
+        if self.settings.debug.poison || self.settings.scrub {
             self.wipe(address, bytes, lane);
         }
         if mark & SPECIAL == 0 {

@@ -138,6 +138,12 @@ impl Core {
         }
     }
 
+    /// Samples the peak of live bytes.
+    pub(super) fn note_peak_live(&mut self) {
+        let live = self.slot_sums().live_bytes.max(0) as u64 + self.totals.extent_live_bytes;
+        self.totals.peak_live_bytes = self.totals.peak_live_bytes.max(live);
+    }
+
     /// Free bytes in granules that blocks hold, now. Cost: none.
     pub fn trapped_now(&self) -> u64 {
         self.heap.trapped_quanta() << QUANTUM_SHIFT

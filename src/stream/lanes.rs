@@ -56,6 +56,8 @@ pub struct Lanes {
     next_join: u64,
     open_captures: u32,
     context_events: bool,
+    /// Whether a lane may take what another freed once that has passed.
+    opportunistic: bool,
     /// Test hook: every stamp counts as passed at once.
     ignore_stamps: bool,
     /// Fences recorded in all.
@@ -75,6 +77,7 @@ impl Lanes {
             next_join: 1,
             open_captures: 0,
             context_events,
+            opportunistic: true,
             ignore_stamps: false,
             fences_recorded: 0,
         }
@@ -128,6 +131,17 @@ impl Lanes {
     /// What orders `lane`.
     pub fn kind(&self, lane: LaneId) -> LaneKind {
         self.lanes[lane as usize].kind
+    }
+
+    /// Whether lanes may take what others freed, once it has passed. Otherwise such memory
+    /// changes lanes only by moving its pages.
+    pub fn set_opportunistic(&mut self, on: bool) {
+        self.opportunistic = on;
+    }
+
+    /// Whether a piece with this stamp is everyone's from now on.
+    pub fn cleans(&self, stamp: Stamp) -> bool {
+        stamp.lane == CLEAN || (self.opportunistic && self.passed(stamp))
     }
 
     /// Makes every stamp count as passed: memory is then reused too early. For the tests that
@@ -230,7 +244,7 @@ impl Lanes {
         if stamp.lane == JOIN {
             return self.join_takeable(stamp.seq, by);
         }
-        self.passed(stamp)
+        self.cleans(stamp)
     }
 
     fn orders_itself(&self, lane: LaneId) -> bool {
@@ -315,6 +329,34 @@ impl Lanes {
     /// Whether something freed is behind no passed fence yet.
     pub fn unsettled(&self) -> bool {
         self.lanes.iter().any(|l| !l.fences.is_empty() || l.dirty_count > 0)
+    }
+
+    /// Makes later work of `stream` wait for what `stamp` stands for. False: some of it has no
+    /// fence that can be waited for.
+    pub fn wait_in(
+        &mut self,
+        driver: &dyn Driver,
+        stream: StreamHandle,
+        stamp: Stamp,
+    ) -> DriverResult<bool> {
+        let parts = match stamp.lane {
+            JOIN => self.joins.get(&stamp.seq).cloned().unwrap_or_default(),
+            _ => vec![stamp],
+        };
+        for part in parts {
+            if self.passed(part) {
+                continue;
+            }
+            if part.seq == self.lanes[part.lane as usize].open && !self.record(driver, part.lane)? {
+                return Ok(false);
+            }
+            let fences = &self.lanes[part.lane as usize].fences;
+            let Some(fence) = fences.iter().find(|f| f.seq >= part.seq) else { return Ok(false) };
+            for &event in &fence.events {
+                driver.stream_wait(stream, event)?;
+            }
+        }
+        Ok(true)
     }
 
     /// Looks which fences have passed. Answers whether any did. A query that fails is
