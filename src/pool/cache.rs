@@ -19,7 +19,7 @@ use crate::base::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, compil
 use crate::base::{sync, tls};
 use crate::slab::Round;
 use crate::slab::class::CLASSES;
-use crate::slab::depot::ROUNDS_MAX;
+use crate::slab::depot::{Full, ROUNDS_MAX, Rounds};
 use crate::stream::LaneId;
 use std::collections::VecDeque;
 use std::ptr::NonNull;
@@ -436,17 +436,23 @@ impl LaneCache {
         }
     }
 
-    /// Takes the open batch's rounds out.
-    pub fn take_open(&mut self) -> Vec<Round> {
-        let rounds = if self.open == 0 {
-            Vec::new()
-        } else {
-            // SAFETY: `open` rounds of the array are written before the count grows.
-            unsafe { std::slice::from_raw_parts(self.batch, self.open as usize) }.to_vec()
-        };
-        self.open = 0;
-        self.open_bytes.store(0, Ordering::Relaxed);
-        rounds
+    /// A round of the open batch.
+    #[inline]
+    pub fn batched(&self, index: usize) -> Round {
+        debug_assert!(index < BATCH_MAX && !self.batch.is_null());
+        // SAFETY: inside the array, which is initialised whole when made.
+        unsafe { *self.batch.add(index) }
+    }
+
+    /// Closes the open batch: it waits for the sync lane's sequence `seq`.
+    pub fn close_batch(&mut self, seq: u64) {
+        let count = std::mem::replace(&mut self.open, 0);
+        let bytes = self.open_bytes.swap(0, Ordering::Relaxed);
+        let rounds = (0..count as usize).map(|i| self.batched(i)).collect::<Vec<_>>();
+        let waiting = self.waiting();
+        waiting.batches.push_back((count, seq));
+        waiting.bytes += bytes;
+        waiting.rounds.extend(rounds);
     }
 
     /// Sets a class's capacity, making its array at first use.
@@ -488,7 +494,36 @@ impl LaneCache {
         Some(unsafe { *mag.rounds.add(mag.len as usize) })
     }
 
+    /// Exchanges the current, full magazine with the empty one behind it, if that has memory.
+    #[inline]
+    pub fn swap_empty(&mut self, class: usize) {
+        if !self.prev[class].rounds.is_null() {
+            self.swap(class);
+        }
+    }
+
+    /// Makes a full magazine the current one, which is empty. Answers the old memory.
+    pub fn install(&mut self, class: usize, full: Full) -> Option<Rounds> {
+        let (rounds, len) = full.into_parts();
+        let mag = &mut self.mags[class];
+        debug_assert_eq!(mag.len, 0);
+        let old = std::mem::replace(&mut mag.rounds, Box::into_raw(rounds).cast());
+        mag.len = len;
+        // SAFETY: null, or made by `Box::into_raw` from memory of this type.
+        (!old.is_null()).then(|| unsafe { Box::from_raw(old.cast()) })
+    }
+
+    /// Takes the magazine behind the current one away, leaving `empty` in its place.
+    pub fn eject(&mut self, class: usize, empty: Rounds) -> Option<Full> {
+        let prev = &mut self.prev[class];
+        let len = std::mem::replace(&mut prev.len, 0);
+        let old = std::mem::replace(&mut prev.rounds, Box::into_raw(empty).cast());
+        // SAFETY: null, or made by `Box::into_raw` from memory of this type.
+        (!old.is_null()).then(|| Full::new(unsafe { Box::from_raw(old.cast()) }, len))
+    }
+
     /// Exchanges the current magazine with the one behind it.
+    #[inline]
     pub fn swap(&mut self, class: usize) {
         let (mag, prev) = (&mut self.mags[class], &mut self.prev[class]);
         if prev.rounds.is_null() {

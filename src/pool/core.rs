@@ -17,7 +17,7 @@ use crate::error::{Error, Result, Status};
 use crate::heap::{Heap, NodeId};
 use crate::slab::Round;
 use crate::slab::class::SLOT_MAX;
-use crate::slab::depot::Depot;
+use crate::slab::depot::{Depot, Rounds};
 use crate::slab::marks::{Descriptor, Marks};
 use crate::slab::slabs::Slabs;
 use crate::stream::{LaneId, LaneKind, Lanes, Stamp};
@@ -89,6 +89,8 @@ pub struct Core {
     pub(super) lanes: Lanes,
     pub(super) depots: Vec<Option<Box<Depot>>>,
     pub(super) depot_bytes: u64,
+    /// Memory of magazines for reuse.
+    pub(super) spare_rounds: Vec<Rounds>,
     pub(super) pending: Vec<Batch>,
     pub(super) pending_bytes: u64,
     pub(super) caches: Vec<CacheRef>,

@@ -12,7 +12,7 @@ use crate::base::units::{QUANTUM_SHIFT, UNIT_SHIFT};
 use crate::error::Status;
 use crate::slab::Round;
 use crate::slab::class::{BY_SIZE, INFO, SLOT_MAX};
-use crate::slab::marks::{SPECIAL, word_class, word_index, word_lane};
+use crate::slab::marks::{CAPTIVE, SPECIAL, word_class, word_index, word_lane};
 use std::ffi::c_void;
 
 /// The stream number that stands for `cudaFree`'s meaning. No handle has this value.
@@ -59,10 +59,13 @@ unsafe fn pop(cache: *mut ThreadCache, lane: *mut LaneCache, bytes: usize) -> us
     unsafe {
         let lane = &mut *lane;
         let class = *BY_SIZE.get_unchecked((bytes - 1) >> 8) as usize;
-        let mag = lane.mags.get_unchecked_mut(class);
-        if mag.len == 0 {
-            return 0;
+        if lane.mags.get_unchecked(class).len == 0 {
+            if lane.prev.get_unchecked(class).len == 0 {
+                return 0;
+            }
+            lane.swap(class);
         }
+        let mag = lane.mags.get_unchecked_mut(class);
         mag.len -= 1;
         let round = *mag.rounds.add(mag.len as usize);
         let mark = &*lane.marks.add(round.mark() as usize);
@@ -122,7 +125,6 @@ struct Slot {
     class: usize,
     mark: u32,
     unit: u32,
-    lane: u32,
 }
 
 /// The slot that begins at `address`, if it is one of the pool's first reservation.
@@ -150,11 +152,13 @@ unsafe fn locate(lane: *const LaneCache, address: usize) -> Option<Slot> {
         if slot * info.units as usize != unit || class == 0 {
             return None;
         }
+        if word & CAPTIVE != 0 && word_lane(word) != lane.id {
+            return None;
+        }
         Some(Slot {
             class,
             mark: (word as u32).wrapping_add(slot as u32),
             unit: (offset >> UNIT_SHIFT) as u32,
-            lane: word_lane(word),
         })
     }
 }
@@ -173,9 +177,13 @@ pub unsafe fn dealloc(pool: u64, address: *mut c_void, stream: u64) -> Status {
             let lane = find_lane(cache, pool ^ stream);
             if !lane.is_null()
                 && let Some(slot) = locate(lane, address as usize)
-                && slot.lane == (*lane).id
             {
                 let lane = &mut *lane;
+                let full = lane.mags.get_unchecked(slot.class).len
+                    >= lane.mags.get_unchecked(slot.class).cap;
+                if full && lane.prev.get_unchecked(slot.class).len == 0 {
+                    lane.swap_empty(slot.class);
+                }
                 let mag = lane.mags.get_unchecked_mut(slot.class);
                 if mag.len < mag.cap {
                     let mark = (*lane.marks.add(slot.mark as usize)).swap(0, Ordering::Relaxed);
@@ -213,7 +221,6 @@ pub unsafe fn free(address: *mut c_void) -> Status {
                 && (*lane).open < (*lane).open_max
                 && !(*lane).batch.is_null()
                 && let Some(slot) = locate(lane, address as usize)
-                && slot.lane == (*lane).id
             {
                 let lane = &mut *lane;
                 let mark = (*lane.marks.add(slot.mark as usize)).swap(0, Ordering::Relaxed);

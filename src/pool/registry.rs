@@ -390,6 +390,7 @@ fn new_core(driver: Arc<dyn Driver>, settings: Settings) -> Result<Core> {
         lanes,
         depots: Vec::new(),
         depot_bytes: 0,
+        spare_rounds: Vec::new(),
         pending: Vec::new(),
         pending_bytes: 0,
         caches: Vec::new(),

@@ -61,38 +61,60 @@ impl Core {
 
     /// Closes the sync lane's open batch when it is due (or `force`d) behind a fence, and puts
     /// slots of passed batches into the magazines. The batch's length follows the measured
-    /// cost of a fence: 8 ns a free at most, 32 to 4,096 frees.
+    /// cost of a fence: 4 ns a free at most, 32 to 4,096 frees.
     pub fn turn(&mut self, cache: &mut LaneCache, force: bool) {
-        const TAX_NS: f64 = 8.0;
+        const TAX_NS: f64 = 4.0;
         cache.since_look = 0;
         let open_bytes = cache.open_bytes.load(Ordering::Relaxed);
         let due = cache.open >= cache.open_max || open_bytes >= cache.open_bytes_max;
-        if cache.open > 0 && (due || force) {
-            let start = Instant::now();
-            self.close_batch(cache);
-            let settled = self.lanes.settle_lane(&*self.driver.0, self.sync);
-            note(settled.map(|_| ()), "a fence could not be queried");
-            let spent = start.elapsed().as_nanos() as f64;
-            let waiting = cache.waiting();
-            waiting.cost_ns += (spent - waiting.cost_ns) / 8.0;
-            cache.open_max = ((waiting.cost_ns / TAX_NS) as u32).clamp(32, BATCH_MAX as u32);
-        } else {
-            let settled = self.lanes.settle_lane(&*self.driver.0, self.sync);
-            note(settled.map(|_| ()), "a fence could not be queried");
+        if cache.open == 0 || !(due || force) {
+            self.settle_sync();
+            self.drain_waiting(cache);
+            return;
         }
+        let start = Instant::now();
+        let stamp = self.fence_batch(open_bytes);
+        self.settle_sync();
+        let spent = start.elapsed().as_nanos() as f64;
+        let waiting = cache.waiting();
+        waiting.cost_ns += (spent - waiting.cost_ns) / 8.0;
+        cache.open_max = ((waiting.cost_ns / TAX_NS) as u32).clamp(32, BATCH_MAX as u32);
         self.drain_waiting(cache);
+        if cache.waiting().batches.is_empty() && self.lanes.passed(stamp) {
+            self.recycle_open(cache);
+        } else {
+            cache.close_batch(stamp.seq);
+        }
     }
 
-    pub(super) fn close_batch(&mut self, cache: &mut LaneCache) {
-        let bytes = cache.open_bytes.load(Ordering::Relaxed);
-        let rounds = cache.take_open();
+    fn settle_sync(&mut self) {
+        let settled = self.lanes.settle_lane(&*self.driver.0, self.sync);
+        note(settled.map(|_| ()), "a fence could not be queried");
+    }
+
+    /// Puts a fence behind `bytes` freed with `cudaFree`'s meaning. Where none can be recorded
+    /// now, the next one covers them.
+    fn fence_batch(&mut self, bytes: u64) -> Stamp {
         let stamp = self.lanes.stamp(self.sync, bytes);
-        let waiting = cache.waiting();
-        waiting.batches.push_back((rounds.len() as u32, stamp.seq));
-        waiting.bytes += bytes;
-        waiting.rounds.extend(rounds);
         let recorded = self.lanes.record(&*self.driver.0, self.sync);
         note(recorded.map(|_| ()), "a fence could not be recorded");
+        stamp
+    }
+
+    /// The open batch's fence has passed already: its slots go straight to the magazines.
+    fn recycle_open(&mut self, cache: &mut LaneCache) {
+        let count = cache.open as usize;
+        cache.open = 0;
+        cache.open_bytes.store(0, Ordering::Relaxed);
+        for i in 0..count {
+            let round = cache.batched(i);
+            let class = self.class_at(round);
+            if cache.mags[class].len < cache.mags[class].cap && self.cacheable(round.quantum()) {
+                cache.push(class, round);
+            } else {
+                self.keep_slot(cache, class, round);
+            }
+        }
     }
 
     /// Moves slots of passed batches into the cache's magazines.
@@ -138,7 +160,8 @@ impl Core {
             return any;
         }
         if cache.open > 0 {
-            self.close_batch(cache);
+            let stamp = self.fence_batch(cache.open_bytes.load(Ordering::Relaxed));
+            cache.close_batch(stamp.seq);
         }
         if cache.waiting.is_null() {
             return any;

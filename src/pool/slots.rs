@@ -11,7 +11,7 @@ use crate::base::units::QUANTUM_SHIFT;
 use crate::heap::NodeId;
 use crate::slab::Round;
 use crate::slab::class::slot_bytes;
-use crate::slab::depot::{Depot, Full, ROUNDS_MAX};
+use crate::slab::depot::{Depot, Full, ROUNDS_MAX, Rounds};
 use crate::stream::{LaneId, Stamp};
 
 impl Core {
@@ -45,25 +45,30 @@ impl Core {
         self.slot_from_slabs(cache, class)
     }
 
-    /// Puts a full magazine's rounds into the cache's, as many as its capacity holds; the
-    /// rest goes back. Answers one of them.
-    pub(super) fn load(
-        &mut self,
-        cache: &mut LaneCache,
-        class: usize,
-        full: Full,
-    ) -> Option<Round> {
-        let (&first, rest) = full.rounds().split_first()?;
-        let room = cache.mags[class].cap as usize;
-        let (keep, back) = rest.split_at(rest.len().min(room));
-        for &round in keep {
-            cache.push(class, round);
+    /// Makes a full magazine of the depot the cache's current one. Answers one of its rounds.
+    fn load(&mut self, cache: &mut LaneCache, class: usize, full: Full) -> Option<Round> {
+        if cache.mags[class].cap == 0 {
+            // This cache may hold nothing: one slot is used, the others go back.
+            let (&first, rest) = full.rounds().split_first()?;
+            self.give_back(cache.id as LaneId, rest);
+            return Some(first);
         }
-        if !back.is_empty() {
-            let back = back.to_vec();
-            self.give_back(cache.id as LaneId, &back);
+        if let Some(old) = cache.install(class, full) {
+            self.keep_rounds(old);
         }
-        Some(first)
+        cache.pop(class)
+    }
+
+    /// Keeps the memory of a magazine for reuse.
+    fn keep_rounds(&mut self, rounds: Rounds) {
+        const SPARE_MAX: usize = 256;
+        if self.spare_rounds.len() < SPARE_MAX {
+            self.spare_rounds.push(rounds);
+        }
+    }
+
+    fn empty_rounds(&mut self) -> Rounds {
+        self.spare_rounds.pop().unwrap_or_else(|| Box::new([Round(0); ROUNDS_MAX]))
     }
 
     pub(super) fn slot_from_slabs(
@@ -107,7 +112,12 @@ impl Core {
     ) -> std::result::Result<(), Refusal> {
         let (off, len, _) = self.heap.block(node);
         match self.slabs.open(&mut self.marks, node, (off, len), lane, class) {
-            Some(_) => Ok(()),
+            Some(_) => {
+                if self.lanes.is_capture(lane) {
+                    (off..off + len).for_each(|quantum| self.marks.hold(quantum));
+                }
+                Ok(())
+            }
             None => {
                 self.heap.free(node, Stamp::CLEAN, &self.lanes);
                 Err(Refusal::AddressSpace)
@@ -173,8 +183,10 @@ impl Core {
                 return;
             }
             if cache.prev[class].len > 0 {
-                let rounds = cache.take_prev(class);
-                self.spill(cache.id as LaneId, class, &rounds);
+                let empty = self.empty_rounds();
+                if let Some(full) = cache.eject(class, empty) {
+                    self.spill(cache.id as LaneId, class, full);
+                }
             }
             cache.swap(class);
         }
@@ -182,20 +194,20 @@ impl Core {
     }
 
     /// Keeps a full magazine in the depot, or gives its slots back when that is full.
-    pub(super) fn spill(&mut self, lane: LaneId, class: usize, rounds: &[Round]) {
+    fn spill(&mut self, lane: LaneId, class: usize, full: Full) {
         const DEPOT_CLASS_BYTES: u64 = 4 << 20;
-        let bytes = (rounds.len() * slot_bytes(class)) as u64;
-        let budget = self.settings.cache / 8;
+        let bytes = (full.rounds().len() * slot_bytes(class)) as u64;
+        // Depots share the caches' part of the budget with the magazines.
+        let budget = self.settings.cache / 8 * 7;
+        let room = self.depot_bytes + self.granted + bytes <= budget;
         let depot = self.depot_mut(lane);
-        if depot.class_bytes(class) + bytes <= DEPOT_CLASS_BYTES
-            && self.depot_bytes + bytes <= budget
-        {
-            let array = Box::new([Round(0); ROUNDS_MAX]);
-            self.depot_mut(lane).push(class, Full::new(rounds, array));
+        if room && depot.class_bytes(class) + bytes <= DEPOT_CLASS_BYTES {
+            depot.push(class, full);
             self.depot_bytes += bytes;
             return;
         }
-        self.give_back(lane, rounds);
+        self.give_back(lane, full.rounds());
+        self.keep_rounds(full.into_parts().0);
     }
 
     pub(super) fn depot(&mut self, lane: LaneId) -> Option<&mut Depot> {
@@ -213,43 +225,55 @@ impl Core {
     /// Puts slots that are free in `lane`'s order back into their slabs; those of other
     /// lanes' slabs wait for a fence of `lane`. The sync lane's slots are clean.
     pub fn give_back(&mut self, lane: LaneId, rounds: &[Round]) {
+        let mut foreign = (0, 0);
         for &round in rounds {
-            let slab = self.slabs.at(round.quantum()).expect("a slot lies in a slab");
-            let owner = self.slabs.slab(slab).lane;
-            let bytes = slot_bytes(usize::from(self.slabs.slab(slab).class)) as u64;
-            if lane == self.sync || owner == lane {
+            let slab = self.slabs.slab(self.slabs.of(round));
+            if lane == self.sync || slab.lane == lane {
                 self.give(round);
-            } else {
-                let stamp = self.lanes.stamp(lane, bytes);
-                self.wait_for(stamp, round, bytes);
+                continue;
             }
+            let bytes = slot_bytes(usize::from(slab.class)) as u64;
+            let stamp = self.lanes.stamp(lane, bytes);
+            self.put_aside(stamp, round, bytes);
+            foreign = (foreign.0 + bytes, foreign.1 + 1);
+        }
+        if foreign.1 > 0 {
+            self.fence_foreign(lane);
         }
     }
 
     /// Puts a slot aside until `stamp` has passed.
     pub fn wait_for(&mut self, stamp: Stamp, round: Round, bytes: u64) {
-        self.pending_bytes += bytes;
-        if let Some(batch) = self.pending.last_mut()
-            && batch.stamp == stamp
-        {
-            batch.rounds.push(round);
-            batch.bytes += bytes;
-        } else {
-            self.pending.push(Batch { stamp, rounds: vec![round], bytes });
+        self.put_aside(stamp, round, bytes);
+        if stamp.lane != crate::stream::JOIN {
+            self.fence_foreign(stamp.lane);
         }
+    }
+
+    fn put_aside(&mut self, stamp: Stamp, round: Round, bytes: u64) {
+        self.pending_bytes += bytes;
+        match self.pending.last_mut() {
+            Some(batch) if batch.stamp == stamp => {
+                batch.rounds.push(round);
+                batch.bytes += bytes;
+            }
+            _ => self.pending.push(Batch { stamp, rounds: vec![round], bytes }),
+        }
+    }
+
+    /// Records a fence on a lane whose frees others wait for, when enough has gathered.
+    fn fence_foreign(&mut self, lane: LaneId) {
         const FENCE_BYTES: u64 = 1 << 20;
         const FENCE_COUNT: u64 = 256;
-        let (dirty, count) = match stamp.lane {
-            crate::stream::JOIN => (0, 0),
-            lane => self.lanes.dirty(lane),
-        };
-        if dirty >= FENCE_BYTES || count >= FENCE_COUNT {
-            let recorded = self.lanes.record(&*self.driver.0, stamp.lane);
-            note(recorded.map(|_| ()), "a fence could not be recorded");
-            self.settle();
-            if !self.pending.is_empty() && self.settings.keeper {
-                super::keeper::poke(self.id);
-            }
+        let (dirty, count) = self.lanes.dirty(lane);
+        if dirty < FENCE_BYTES && count < FENCE_COUNT {
+            return;
+        }
+        let recorded = self.lanes.record(&*self.driver.0, lane);
+        note(recorded.map(|_| ()), "a fence could not be recorded");
+        self.settle();
+        if !self.pending.is_empty() && self.settings.keeper {
+            super::keeper::poke(self.id);
         }
     }
 

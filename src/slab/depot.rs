@@ -9,18 +9,21 @@ use super::class::{CLASSES, slot_bytes};
 /// Magazines hold at most this many rounds.
 pub const ROUNDS_MAX: usize = 64;
 
-/// A full magazine in the depot.
+/// The memory of a magazine.
+pub type Rounds = Box<[Round; ROUNDS_MAX]>;
+
+/// A full magazine on its way: its memory changes hands, no round is copied.
 #[derive(Debug)]
 pub struct Full {
-    rounds: Box<[Round; ROUNDS_MAX]>,
+    rounds: Rounds,
     len: u32,
 }
 
 impl Full {
-    /// A magazine with these rounds.
-    pub fn new(rounds: &[Round], mut array: Box<[Round; ROUNDS_MAX]>) -> Full {
-        array[..rounds.len()].copy_from_slice(rounds);
-        Full { rounds: array, len: rounds.len() as u32 }
+    /// The first `len` rounds of `rounds`.
+    pub fn new(rounds: Rounds, len: u32) -> Full {
+        debug_assert!(len as usize <= ROUNDS_MAX);
+        Full { rounds, len }
     }
 
     /// Its rounds.
@@ -28,9 +31,9 @@ impl Full {
         &self.rounds[..self.len as usize]
     }
 
-    /// The array, to be used again.
-    pub fn into_array(self) -> Box<[Round; ROUNDS_MAX]> {
-        self.rounds
+    /// Its memory and how many rounds are in it.
+    pub fn into_parts(self) -> (Rounds, u32) {
+        (self.rounds, self.len)
     }
 }
 

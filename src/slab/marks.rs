@@ -38,6 +38,10 @@ pub enum Descriptor {
     },
 }
 
+/// Set in a slab's descriptor word when its memory belongs to a graph capture: frees of other
+/// lanes must look further.
+pub const CAPTIVE: u64 = 1 << 51;
+
 const KIND_SHIFT: u32 = 62;
 const CLASS_SHIFT: u32 = 52;
 const INDEX_SHIFT: u32 = 44;
@@ -52,7 +56,7 @@ pub fn word_class(word: u64) -> usize {
 /// The quantum-in-slab in a descriptor word.
 #[inline(always)]
 pub fn word_index(word: u64) -> u32 {
-    ((word >> INDEX_SHIFT) & 255) as u32
+    ((word >> INDEX_SHIFT) & 127) as u32
 }
 
 /// The lane in a descriptor word.
@@ -133,6 +137,11 @@ impl Marks {
     /// Says what lies at a quantum.
     pub fn set(&self, quantum: u32, descriptor: Descriptor) {
         self.descriptors.at(quantum as usize).store(descriptor.word(), Ordering::Release);
+    }
+
+    /// Says that the slab at a quantum belongs to a capture, until its descriptor is set again.
+    pub fn hold(&self, quantum: u32) {
+        self.descriptors.at(quantum as usize).fetch_or(CAPTIVE, Ordering::Release);
     }
 
     /// The mark at an index.

@@ -22,6 +22,9 @@ const SLAB_MAX: usize = 2 * MIB;
 /// A new slab's length is this share of the class's bytes in use.
 const SLAB_SHARE: usize = 16;
 
+/// Mark ranges start at multiples of this.
+const MARK_BLOCK: usize = 128;
+
 /// One slab.
 #[derive(Debug)]
 pub struct Slab {
@@ -60,6 +63,8 @@ pub struct Slabs {
     lanes: Vec<Option<Box<LaneSlabs>>>,
     /// Slab by first quantum.
     by_off: BTreeMap<u32, SlabId>,
+    /// Slab by mark index / 128: a slot's mark names its slab.
+    by_mark: Vec<SlabId>,
     /// Free bytes in slabs: free slots and what is left over at slabs' ends.
     free_bytes: u64,
 }
@@ -134,6 +139,11 @@ impl Slabs {
             marks.set(off + index, descriptor);
         }
         self.by_off.insert(off, id);
+        let blocks = first_mark as usize / MARK_BLOCK..(first_mark as usize + slots) / MARK_BLOCK + 1;
+        if self.by_mark.len() < blocks.end {
+            self.by_mark.resize(blocks.end, SlabId::MAX);
+        }
+        self.by_mark[blocks].fill(id);
         self.lane_mut(lane).partial[class].insert(off, id);
         self.free_bytes += u64::from(quanta) << QUANTUM_SHIFT;
         Some(id)
@@ -225,6 +235,12 @@ impl Slabs {
         (quantum < slab.off + slab.quanta).then_some(id)
     }
 
+    /// The slab of a slot that is out.
+    #[inline]
+    pub fn of(&self, round: Round) -> SlabId {
+        self.by_mark[round.mark() as usize / MARK_BLOCK]
+    }
+
     /// A slab by number.
     pub fn slab(&self, id: SlabId) -> &Slab {
         self.slabs[id as usize].as_ref().expect("slab numbers in use name slabs")
@@ -233,8 +249,9 @@ impl Slabs {
     /// Puts a slot back into its slab. Answers the slab when that left it empty: the
     /// caller closes it.
     pub fn give(&mut self, round: Round) -> Option<SlabId> {
-        let id = self.at(round.quantum()).expect("a slot lies in a slab");
-        let slab = self.slabs[id as usize].as_mut().expect("by_off names slabs");
+        let id = self.of(round);
+        let slab = self.slabs[id as usize].as_mut().expect("marks of open slabs name them");
+        debug_assert!((slab.off..slab.off + slab.quanta).contains(&round.quantum()));
         let slot = round.mark() - slab.marks;
         let (word, bit) = ((slot / 64) as usize, 1u64 << (slot % 64));
         debug_assert!(slab.words[word] & bit == 0, "the slot was out");

@@ -52,6 +52,8 @@ pub struct Lanes {
     by_key: HashMap<u64, LaneId>,
     spare: Vec<LaneId>,
     events: Vec<EventHandle>,
+    /// Empty lists for fences to come.
+    lists: Vec<Vec<EventHandle>>,
     joins: BTreeMap<u64, Vec<Stamp>>,
     next_join: u64,
     open_captures: u32,
@@ -73,6 +75,7 @@ impl Lanes {
             by_key: HashMap::new(),
             spare: Vec::new(),
             events: Vec::new(),
+            lists: Vec::new(),
             joins: BTreeMap::new(),
             next_join: 1,
             open_captures: 0,
@@ -264,24 +267,24 @@ impl Lanes {
         if l.dirty_count == 0 {
             return Ok(true);
         }
-        let scopes = match l.kind {
-            _ if self.open_captures > 0 => return Ok(false),
-            LaneKind::Stream(stream) => vec![Scope::Stream(stream)],
-            LaneKind::Sync if self.context_events => vec![Scope::Context],
-            LaneKind::Sync => self.known_streams(),
-            LaneKind::Capture(_) | LaneKind::Unused => return Ok(false),
-        };
-        let mut events = Vec::with_capacity(scopes.len());
-        for scope in scopes {
-            let recorded = self.event(driver).and_then(|event| {
-                events.push(event);
-                driver.event_record(event, scope)
-            });
-            if let Err(error) = recorded {
-                // The events go back unrecorded in effect: nobody waits for their marks.
-                self.events.append(&mut events);
-                return Err(error);
+        let kind = l.kind;
+        if self.open_captures > 0 || !matches!(kind, LaneKind::Stream(_) | LaneKind::Sync) {
+            return Ok(false);
+        }
+        let mut events = self.lists.pop().unwrap_or_default();
+        let marked = match kind {
+            LaneKind::Stream(stream) => self.mark(driver, Scope::Stream(stream), &mut events),
+            _ if self.context_events => self.mark(driver, Scope::Context, &mut events),
+            _ => {
+                let mut scopes = self.known_streams().into_iter();
+                scopes.try_for_each(|scope| self.mark(driver, scope, &mut events))
             }
+        };
+        if let Err(error) = marked {
+            // The events go back unrecorded in effect: nobody waits for their marks.
+            self.events.append(&mut events);
+            self.lists.push(events);
+            return Err(error);
         }
         let l = &mut self.lanes[lane as usize];
         l.fences.push_back(Fence { seq: l.open, events });
@@ -290,6 +293,21 @@ impl Lanes {
         l.dirty_count = 0;
         self.fences_recorded += 1;
         Ok(true)
+    }
+
+    /// Records an event at `scope` and keeps it in `events`.
+    fn mark(
+        &mut self,
+        driver: &dyn Driver,
+        scope: Scope,
+        events: &mut Vec<EventHandle>,
+    ) -> DriverResult<()> {
+        let event = match self.events.pop() {
+            Some(event) => event,
+            None => driver.event_create()?,
+        };
+        events.push(event);
+        driver.event_record(event, scope)
     }
 
     /// The default stream and every stream that has a lane.
@@ -304,13 +322,6 @@ impl Lanes {
             }
         }
         scopes
-    }
-
-    fn event(&mut self, driver: &dyn Driver) -> DriverResult<EventHandle> {
-        match self.events.pop() {
-            Some(event) => Ok(event),
-            None => driver.event_create(),
-        }
     }
 
     /// Records a fence on every lane that has freed something since its last.
@@ -400,6 +411,7 @@ impl Lanes {
             debug_assert!(fence.seq > l.passed, "fences pass in order");
             l.passed = fence.seq;
             self.events.append(&mut fence.events);
+            self.lists.push(fence.events);
         }
     }
 
