@@ -40,7 +40,11 @@ impl<T: ZeroAtomic> Table<T> {
     pub fn new(len: usize) -> Option<Table<T>> {
         assert!(len > 0, "a table has entries");
         let bytes = len.checked_mul(size_of::<T>())?;
-        Some(Table { start: map_zeroed(bytes, false)?.cast(), len, marker: PhantomData })
+        let start = map_zeroed(bytes, false)?;
+        if bytes >= HUGE_FROM {
+            ask_for_huge_pages(start, bytes);
+        }
+        Some(Table { start: start.cast(), len, marker: PhantomData })
     }
 
     /// How many entries.
@@ -72,6 +76,22 @@ impl<T: ZeroAtomic> Drop for Table<T> {
         unmap(self.start.cast(), self.len * size_of::<T>());
     }
 }
+
+/// Tables from this length on ask for huge pages: a random look at a descriptor of a large
+/// device would otherwise miss the TLB as well.
+const HUGE_FROM: usize = 8 << 20;
+
+#[cfg(not(miri))]
+fn ask_for_huge_pages(start: NonNull<u8>, bytes: usize) {
+    // SAFETY: the range was just mapped. The advice may be refused: then pages stay small.
+    let answer = unsafe { libc::madvise(start.as_ptr().cast(), bytes, libc::MADV_HUGEPAGE) };
+    if answer != 0 {
+        tracing::debug!("no huge pages for a table of {bytes} bytes");
+    }
+}
+
+#[cfg(miri)]
+fn ask_for_huge_pages(_start: NonNull<u8>, _bytes: usize) {}
 
 /// Zeroed, page-aligned memory that a forked child reads as zeros. `None` when refused.
 pub fn wiped_on_fork(bytes: usize) -> Option<NonNull<u8>> {

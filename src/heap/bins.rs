@@ -115,6 +115,15 @@ impl Bins {
         }
     }
 
+    /// The lowest of the shortest runs of at least `len` quanta up to 256 MiB.
+    #[inline(always)]
+    pub fn best(&self, len: u32) -> Option<NodeId> {
+        if len > BIN_MAX {
+            return None;
+        }
+        self.first_bin(len as usize).map(|bin| self.roots[bin])
+    }
+
     /// Calls `f` with runs of at least `len` quanta, shortest first and lowest first within
     /// a length (only the first of a length is sure to be the lowest), until it answers or
     /// `limit` runs were seen.

@@ -146,6 +146,15 @@ impl Heap {
         effort: Effort,
     ) -> Option<NodeId> {
         debug_assert!(quanta > 0 && align.is_power_of_two());
+        // The usual case: the best run has one piece, and it is this lane's.
+        if align == 1
+            && let Some(head) = self.bins.best(quanta)
+            && self.nodes[head].len >= quanta
+            && lanes.takeable(self.nodes.stamp(head), lane)
+        {
+            let start = self.nodes[head].off;
+            return Some(self.carve(head, start, quanta));
+        }
         let limit = match effort {
             Effort::Quick => 32,
             Effort::Full => usize::MAX,

@@ -101,6 +101,9 @@ pub struct Core {
     pub(super) granted: u64,
     pub(super) totals: Totals,
     pub(super) captures: HashMap<u64, super::control::Capture>,
+    /// Allocations that took the lock, and how many there were when caches were last emptied.
+    pub(super) misses: u64,
+    pub(super) flushed_at: u64,
     pub(super) idle_since: Option<Instant>,
 }
 

@@ -14,6 +14,9 @@ use crate::driver::{Code, DriverError, DriverResult, EventHandle, Scope};
 use crate::heap::{Effort, IdleRun, NodeId};
 use crate::stream::{LaneId, LaneKind};
 
+/// Caches are emptied before the pool grows, but not again within so many misses.
+const FLUSH_EVERY: u64 = 1024;
+
 impl Core {
     /// Takes `quanta` from the heap for `cache`'s lane, mapping memory if need be.
     pub fn place(
@@ -36,13 +39,38 @@ impl Core {
         if let Some(node) = self.take_behind(quanta, align, lane) {
             return Ok(node);
         }
-        if self.flush_cache(cache) | self.flush_depots() {
-            self.settle();
-            if let Some(node) = self.heap.take(quanta, align, lane, &self.lanes, Effort::Full) {
+        // Emptying caches costs; where the last time was a moment ago, a steady load wants the
+        // memory for good, and caches are bounded by their budget.
+        if self.misses - self.flushed_at >= FLUSH_EVERY {
+            if let Some(node) = self.take_flushed(quanta, align, cache) {
                 return Ok(node);
             }
+            return self.grow(quanta, align, lane);
         }
-        self.grow(quanta, align, lane)
+        match self.grow(quanta, align, lane) {
+            Err(Refusal::Short { .. } | Refusal::AddressSpace) => {}
+            other => return other,
+        }
+        match self.take_flushed(quanta, align, cache) {
+            Some(node) => Ok(node),
+            None => self.grow(quanta, align, lane),
+        }
+    }
+
+    /// Empties this thread's cache for the lane and all depots, then looks again.
+    fn take_flushed(
+        &mut self,
+        quanta: u32,
+        align: u32,
+        cache: &mut LaneCache,
+    ) -> Option<NodeId> {
+        self.flushed_at = self.misses;
+        let flushed = self.flush_cache(cache) | self.flush_depots();
+        if !flushed {
+            return None;
+        }
+        self.settle();
+        self.heap.take(quanta, align, cache.id as LaneId, &self.lanes, Effort::Full)
     }
 
     /// With internal dependencies on: takes a run that other lanes freed, and makes this lane's

@@ -401,6 +401,8 @@ fn new_core(driver: Arc<dyn Driver>, settings: Settings) -> Result<Core> {
         granted: 0,
         totals: Totals::default(),
         captures: HashMap::new(),
+        misses: 1 << 32,
+        flushed_at: 0,
         idle_since: None,
     };
     if let Err(refusal) = core.prefill(reserve) {

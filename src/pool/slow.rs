@@ -124,6 +124,7 @@ fn alloc_block(pool: u64, bytes: usize, align: usize, stream: u64) -> Result<usi
     ladder::climb(shared, id, bytes, |core| {
         // SAFETY: the core is locked and the cache came from this thread's table.
         let cache = unsafe { ladder::checked(lane, key, thread)? };
+        core.misses += 1;
         if core.settings.debug.streams && !core.stream_lives(cache.id as LaneId) {
             return Err(Refusal::Stale);
         }
