@@ -340,11 +340,11 @@ typedef struct forebay_pool_options {
   /**
    * Idle memory goes back after so many ms.
    */
-  uint64_t decay_ms;
+  uint64_t decay;
   /**
    * Budget of caches and quarantine in bytes.
    */
-  uint64_t cache_bytes;
+  uint64_t cache;
   /**
    * How long an allocation may wait for pending fences before it fails, in ms.
    */
@@ -353,6 +353,39 @@ typedef struct forebay_pool_options {
    * 0: no keeper thread for this pool.
    */
   uint32_t keeper;
+  /**
+   * Driver time that the keeper may take, in ms a second.
+   */
+  uint32_t keeper_budget_ms;
+  /**
+   * What is printed of live blocks: 1 nothing, 2 a summary, 3 every block.
+   */
+  uint32_t leaks;
+  /**
+   * Whether call sites are kept: 1 no, 2 yes.
+   */
+  uint32_t backtrace;
+  /**
+   * Costly checks, added up: 1 none, 2 poison, 4 guard, 8 streams.
+   */
+  uint32_t debug;
+  /**
+   * Whether freed memory is zeroed: 1 no, 2 yes.
+   */
+  uint32_t scrub;
+  /**
+   * When pages may move: 1 always, 2 while the device is idle, 3 never.
+   */
+  uint32_t move;
+  /**
+   * What forebay_free() means: 1 deferred, 2 sync, 3 stream.
+   */
+  uint32_t free;
+  /**
+   * Reuse between streams, added up: 1 none, 2 follow_event_dependencies, 4 opportunistic,
+   * 8 internal_dependencies.
+   */
+  uint32_t reuse;
 } forebay_pool_options;
 
 #ifdef __cplusplus
@@ -814,7 +847,9 @@ forebay_status forebay_stream_retire(forebay_stream_t stream);
 forebay_status forebay_capture_begin(forebay_stream_t stream, uint64_t *capture);
 
 /**
- * Tells that a capture has ended. Its memory stays the graph's. Ending it twice is fine.
+ * Tells that a capture has ended. Its memory stays the graph's.
+ *
+ * @return FOREBAY_ERROR_INVALID_ARGUMENT when it has ended already, or never began.
  */
 forebay_status forebay_capture_end(uint64_t capture);
 

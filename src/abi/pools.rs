@@ -1,7 +1,7 @@
 //! Pools: options, life, limits, trim, callbacks.
 
 use super::{PoolT, null, put};
-use crate::config::Config;
+use crate::config::{Config, DebugChecks, FreeMode, Leaks, Move, Reuse};
 use crate::error::{Error, Result, Status};
 use crate::pool::slow::guarded;
 use crate::pool::{OnOutOfMemory, OnUnmap, Pool, Settings, registry};
@@ -31,13 +31,30 @@ pub struct PoolOptions {
     /// Idle bytes that automatic trimming leaves in place.
     pub release_threshold: u64,
     /// Idle memory goes back after so many ms.
-    pub decay_ms: u64,
+    pub decay: u64,
     /// Budget of caches and quarantine in bytes.
-    pub cache_bytes: u64,
+    pub cache: u64,
     /// How long an allocation may wait for pending fences before it fails, in ms.
     pub oom_wait_ms: u32,
     /// 0: no keeper thread for this pool.
     pub keeper: u32,
+    /// Driver time that the keeper may take, in ms a second.
+    pub keeper_budget_ms: u32,
+    /// What is printed of live blocks: 1 nothing, 2 a summary, 3 every block.
+    pub leaks: u32,
+    /// Whether call sites are kept: 1 no, 2 yes.
+    pub backtrace: u32,
+    /// Costly checks, added up: 1 none, 2 poison, 4 guard, 8 streams.
+    pub debug: u32,
+    /// Whether freed memory is zeroed: 1 no, 2 yes.
+    pub scrub: u32,
+    /// When pages may move: 1 always, 2 while the device is idle, 3 never.
+    pub r#move: u32,
+    /// What forebay_free() means: 1 deferred, 2 sync, 3 stream.
+    pub free: u32,
+    /// Reuse between streams, added up: 1 none, 2 follow_event_dependencies, 4 opportunistic,
+    /// 8 internal_dependencies.
+    pub reuse: u32,
 }
 
 /// Fills `options` with the defaults that the environment gives.
@@ -59,10 +76,18 @@ pub unsafe extern "C" fn forebay_pool_options_init(options: *mut PoolOptions) ->
             reserve: 0,
             headroom: 0,
             release_threshold: 0,
-            decay_ms: 0,
-            cache_bytes: 0,
+            decay: 0,
+            cache: 0,
             oom_wait_ms: config.oom_wait_ms,
             keeper: u32::from(config.keeper),
+            keeper_budget_ms: 0,
+            leaks: 0,
+            backtrace: 0,
+            debug: 0,
+            scrub: 0,
+            r#move: 0,
+            free: 0,
+            reuse: 0,
         };
         // SAFETY: as the caller promised.
         unsafe { put(options, value, "the options") }
@@ -155,9 +180,9 @@ fn apply(o: &PoolOptions, total: u64, config: &Config, settings: &mut Settings) 
     let or = |value: u64, old: u64| if value > 0 { value } else { old };
     settings.soft_limit = if o.soft_limit > 0 { Some(o.soft_limit) } else { settings.soft_limit };
     settings.reserve = or(o.reserve, settings.reserve);
-    settings.cache = or(o.cache_bytes, settings.cache);
-    if o.decay_ms > 0 {
-        settings.decay = Duration::from_millis(o.decay_ms);
+    settings.cache = or(o.cache, settings.cache);
+    if o.decay > 0 {
+        settings.decay = Duration::from_millis(o.decay);
         if config.release_threshold.is_none() {
             settings.release_threshold = 0;
         }
@@ -165,7 +190,51 @@ fn apply(o: &PoolOptions, total: u64, config: &Config, settings: &mut Settings) 
     settings.release_threshold = or(o.release_threshold, settings.release_threshold);
     settings.oom_wait = Duration::from_millis(u64::from(o.oom_wait_ms));
     settings.keeper = o.keeper != 0;
+    if o.keeper_budget_ms > 0 {
+        settings.keeper_budget_ms = o.keeper_budget_ms.min(1000);
+    }
+    apply_policy(o, settings)
+}
+
+fn apply_policy(o: &PoolOptions, settings: &mut Settings) -> Result<()> {
+    let switch = |name: &str, value: u32, old: bool| match value {
+        0 => Ok(old),
+        1 => Ok(false),
+        2 => Ok(true),
+        _ => Err(invalid(format!("{name} is {value}; 0, 1 (no) or 2 (yes) are accepted"))),
+    };
+    settings.backtrace = switch("backtrace", o.backtrace, settings.backtrace)?;
+    settings.scrub = switch("scrub", o.scrub, settings.scrub)?;
+    settings.leaks =
+        choice("leaks", o.leaks, settings.leaks, [Leaks::Off, Leaks::Summary, Leaks::Full])?;
+    settings.moves =
+        choice("move", o.r#move, settings.moves, [Move::Always, Move::Idle, Move::Never])?;
+    let modes = [FreeMode::Deferred, FreeMode::Sync, FreeMode::Stream];
+    settings.free = choice("free", o.free, settings.free, modes)?;
+    if o.debug > 15 || o.reuse > 15 {
+        return Err(invalid(format!("debug {} or reuse {} has unknown bits", o.debug, o.reuse)));
+    }
+    if o.debug > 0 {
+        let bit = |bit: u32| o.debug & bit != 0;
+        settings.debug = DebugChecks { poison: bit(2), guard: bit(4), streams: bit(8) };
+    }
+    if o.reuse > 0 {
+        let bit = |bit: u32| o.reuse & bit != 0;
+        settings.reuse = Reuse {
+            follow_event_dependencies: bit(2),
+            opportunistic: bit(4),
+            internal_dependencies: bit(8),
+        };
+    }
     Ok(())
+}
+
+fn choice<T: Copy>(name: &str, value: u32, old: T, choices: [T; 3]) -> Result<T> {
+    match value {
+        0 => Ok(old),
+        1..=3 => Ok(choices[value as usize - 1]),
+        _ => Err(invalid(format!("{name} is {value}; 0 to 3 are accepted"))),
+    }
 }
 
 /// Ends a pool. Its live blocks are reported as FOREBAY_LEAKS says, and their addresses are stale

@@ -171,6 +171,27 @@ impl Heap {
         self.join_gap(node);
     }
 
+    /// The first granule of the lowest gap of at least `len` granules.
+    pub fn lowest_gap(&self, len: u32) -> Option<u32> {
+        let long = |&(_, &gap): &(&u32, &NodeId)| self.nodes[gap].len >= len * self.per_granule;
+        self.gaps.iter().find(long).map(|(&off, _)| off / self.per_granule)
+    }
+
+    /// Keeps a granule of a gap without memory, as a guard.
+    pub fn guard(&mut self, granule: u32) {
+        let node = self.cut_gap(granule, 1);
+        self.nodes[node].kind = Kind::Guard;
+    }
+
+    /// Gives the guard above `node`, if there is one, back as a gap.
+    pub fn drop_guard_above(&mut self, node: NodeId) {
+        let above = self.nodes[node].next;
+        if above != NIL && self.nodes[above].kind == Kind::Guard {
+            self.nodes[above].kind = Kind::Gap;
+            self.join_gap(above);
+        }
+    }
+
     /// Sets granules of a gap aside whose memory could not be unmapped.
     pub fn strand(&mut self, granule: u32, len: u32) {
         let node = self.cut_gap(granule, len);

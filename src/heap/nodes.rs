@@ -25,6 +25,8 @@ pub enum Kind {
     Free,
     /// A block.
     Live,
+    /// A granule kept without memory behind a block, to catch what runs over its end.
+    Guard,
     /// Memory that could not be unmapped: in nobody's use until it can.
     Stranded,
 }

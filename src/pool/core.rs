@@ -207,7 +207,11 @@ impl Core {
         let quanta = bytes.div_ceil(QUANTUM);
         let align = (align / QUANTUM).max(1) as u32;
         let Ok(quanta) = u32::try_from(quanta) else { return Err(Refusal::AddressSpace) };
-        let node = self.place(quanta, align, cache)?;
+        let node = if self.settings.debug.guard && align == 1 {
+            self.place_guarded(quanta)?
+        } else {
+            self.place(quanta, align, cache)?
+        };
         let (off, _, _) = self.heap.block(node);
         self.heap.set_word(node, Extent { tag, lane: cache.id as u16, bytes }.word());
         self.marks.set(off, Descriptor::Extent { node });
@@ -229,6 +233,9 @@ impl Core {
         self.totals.extent_live -= 1;
         self.totals.extent_live_bytes -= u64::from(len) << QUANTUM_SHIFT;
         self.totals.extent_requested -= extent.bytes as u64;
+        if self.settings.debug.guard {
+            self.heap.drop_guard_above(node);
+        }
         self.heap.free(node, stamp, &self.lanes);
     }
 

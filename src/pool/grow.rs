@@ -58,12 +58,7 @@ impl Core {
     }
 
     /// Empties this thread's cache for the lane and all depots, then looks again.
-    fn take_flushed(
-        &mut self,
-        quanta: u32,
-        align: u32,
-        cache: &mut LaneCache,
-    ) -> Option<NodeId> {
+    fn take_flushed(&mut self, quanta: u32, align: u32, cache: &mut LaneCache) -> Option<NodeId> {
         self.flushed_at = self.misses;
         let flushed = self.flush_cache(cache) | self.flush_depots();
         if !flushed {
@@ -131,6 +126,29 @@ impl Core {
             self.back(row)?;
         }
         Ok(self.heap.take_at(plan.start, quanta))
+    }
+
+    /// Takes an extent that ends at the end of a granule, with a granule without memory behind
+    /// it: what runs over its end faults (`FOREBAY_DEBUG=guard`).
+    pub fn place_guarded(&mut self, quanta: u32) -> std::result::Result<NodeId, Refusal> {
+        let per = self.heap.per_granule();
+        let granules = quanta.div_ceil(per);
+        let first = match self.heap.lowest_gap(granules + 1) {
+            Some(first) => first,
+            None => {
+                for row in self.idle_rows((0, 0), true) {
+                    self.unback(row).map_err(Refusal::Driver)?;
+                }
+                if self.heap.lowest_gap(granules + 1).is_none() {
+                    self.more_space(quanta + per, 1)?;
+                }
+                self.heap.lowest_gap(granules + 1).ok_or(Refusal::AddressSpace)?
+            }
+        };
+        self.ready(granules as usize, (first, first + granules + 1))?;
+        self.back(IdleRun { granule: first, len: granules })?;
+        self.heap.guard(first + granules);
+        Ok(self.heap.take_at((first + granules) * per - quanta, quanta))
     }
 
     /// Maps pages of the stock at a row of granules.

@@ -104,9 +104,11 @@ fn run() {
             return;
         }
         let start = Instant::now();
-        wait = pools.iter().filter_map(|&id| tick(id)).min();
-        // At most a tenth of the time is spent here.
-        std::thread::sleep(start.elapsed() * 9);
+        let looks: Vec<(Duration, u32)> = pools.iter().filter_map(|&id| tick(id)).collect();
+        wait = looks.iter().map(|&(next, _)| next).min();
+        // The budget is so many ms of work in each second.
+        let budget = looks.iter().map(|&(_, budget)| budget).min().unwrap_or(100).max(1);
+        std::thread::sleep(start.elapsed() * (1000 / budget.min(1000)).saturating_sub(1));
     }
 }
 
@@ -120,9 +122,11 @@ fn block_signals() {
     }
 }
 
-/// One look at a pool. Answers when to look again; `None`: not before the next poke.
-fn tick(id: u64) -> Option<Duration> {
-    registry::pool(id).ok()?.with_core(id, Core::tend).ok()?
+/// One look at a pool. Answers when to look again, and the pool's budget in ms a second;
+/// `None`: not before the next poke.
+fn tick(id: u64) -> Option<(Duration, u32)> {
+    let look = |core: &mut Core| core.tend().map(|next| (next, core.settings.keeper_budget_ms));
+    registry::pool(id).ok()?.with_core(id, look).ok()?
 }
 
 impl Core {

@@ -59,6 +59,7 @@ pub struct Settings {
     pub cache: u64,
     pub oom_wait: Duration,
     pub keeper: bool,
+    pub keeper_budget_ms: u32,
     pub leaks: Leaks,
     pub backtrace: bool,
     pub debug: DebugChecks,
@@ -81,6 +82,7 @@ impl Settings {
             cache: config.cache_bytes(total, limit),
             oom_wait: Duration::from_millis(u64::from(config.oom_wait_ms)),
             keeper: config.keeper,
+            keeper_budget_ms: config.keeper_budget_ms,
             leaks: config.leaks,
             backtrace: config.backtrace,
             debug: config.debug,
@@ -271,6 +273,69 @@ impl Pool {
         // SAFETY: any address is answered with an error, not a fault; the block is given up.
         let status = unsafe { hot::dealloc(self.handle(), address as *mut c_void, stream) };
         if status == Status::Ok { Ok(()) } else { Err(last(status)) }
+    }
+}
+
+/// A block that is freed, in its stream's order, when dropped. Keeps no borrow of the
+/// pool: one that outlives its pool is freed with it, and the drop then says so in the log.
+#[derive(Debug)]
+pub struct Buffer {
+    pool: u64,
+    address: usize,
+    bytes: usize,
+    stream: u64,
+}
+
+impl Pool {
+    /// [`Pool::alloc`] as an owned buffer.
+    pub fn buffer(&self, bytes: usize, stream: u64) -> Result<Buffer> {
+        let address = self.alloc(bytes, stream)?;
+        Ok(Buffer { pool: self.handle(), address, bytes, stream })
+    }
+}
+
+impl Buffer {
+    /// The first address; 0 for an empty buffer.
+    pub fn address(&self) -> usize {
+        self.address
+    }
+
+    /// The requested bytes.
+    pub fn len(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether nothing was requested.
+    pub fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// The stream in whose order the buffer will be freed.
+    pub fn stream(&self) -> u64 {
+        self.stream
+    }
+
+    /// Frees in `stream`'s order from now on; the caller has ordered it after all uses.
+    pub fn set_stream(&mut self, stream: u64) {
+        self.stream = stream;
+    }
+
+    /// Gives the block away: the caller frees it.
+    pub fn into_address(mut self) -> usize {
+        std::mem::take(&mut self.address)
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        if self.address == 0 {
+            return;
+        }
+        // SAFETY: any address is answered with an error, not a fault; the block is given up.
+        let freed = unsafe { hot::dealloc(self.pool, self.address as *mut c_void, self.stream) };
+        if freed != Status::Ok {
+            tracing::warn!(status = freed.name(), "a buffer could not be freed");
+        }
     }
 }
 

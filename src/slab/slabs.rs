@@ -139,7 +139,8 @@ impl Slabs {
             marks.set(off + index, descriptor);
         }
         self.by_off.insert(off, id);
-        let blocks = first_mark as usize / MARK_BLOCK..(first_mark as usize + slots) / MARK_BLOCK + 1;
+        let blocks =
+            first_mark as usize / MARK_BLOCK..(first_mark as usize + slots) / MARK_BLOCK + 1;
         if self.by_mark.len() < blocks.end {
             self.by_mark.resize(blocks.end, SlabId::MAX);
         }
