@@ -8,6 +8,7 @@
 
 use super::cache::LaneCache;
 use super::core::{Core, note};
+use super::keeper;
 use super::ladder::Refusal;
 use crate::config::Move;
 use crate::driver::{Code, DriverError, DriverResult, EventHandle, Scope};
@@ -88,6 +89,7 @@ impl Core {
             Err(failure) => {
                 if let Some((first, len)) = failure.stranded {
                     self.heap.strand(first, len);
+                    keeper::poke(self.id);
                 }
                 Err(Refusal::Driver(failure.error))
             }
@@ -98,6 +100,10 @@ impl Core {
     /// outside the granules `target`.
     fn ready(&mut self, need: usize, target: (u32, u32)) -> std::result::Result<(), Refusal> {
         let mut short = need.saturating_sub(self.vmem.stock());
+        if short > 0 && self.vmem.stuck() > 0 {
+            self.recover();
+            short = need.saturating_sub(self.vmem.stock());
+        }
         if short == 0 {
             return Ok(());
         }
@@ -276,7 +282,7 @@ impl Core {
             return Ok(0);
         }
         let stock = self.vmem.stock().min(before - keep);
-        self.vmem.release(stock)?;
+        self.release(stock)?;
         let mut rows = self.idle_rows((0, 0), true);
         rows.sort_by_key(|r| std::cmp::Reverse(r.len));
         for row in rows {
@@ -287,8 +293,17 @@ impl Core {
             // From the high end: low addresses are used first.
             let len = row.len.min(over);
             self.unback(IdleRun { granule: row.granule + row.len - len, len })?;
-            self.vmem.release(len as usize)?;
+            self.release(len as usize)?;
         }
         Ok((before - self.vmem.pages()) as u64 * granule)
+    }
+
+    /// Gives pages of the stock back; one that the driver refuses is the keeper's to retry.
+    fn release(&mut self, count: usize) -> DriverResult<()> {
+        let released = self.vmem.release(count);
+        if released.is_err() {
+            keeper::poke(self.id);
+        }
+        released.map(|_| ())
     }
 }
