@@ -11,7 +11,7 @@ use super::core::{Core, note};
 use super::keeper;
 use super::ladder::Refusal;
 use crate::config::Move;
-use crate::driver::{Code, DriverError, DriverResult, EventHandle, Scope};
+use crate::driver::{Code, DriverError, DriverResult, Scope};
 use crate::heap::{Effort, IdleRun, NodeId};
 use crate::stream::LaneId;
 
@@ -173,7 +173,7 @@ impl Core {
             .idle_runs(&self.lanes, |g| !(target.0..target.1).contains(&g) && !vmem.is_pinned(g))
     }
 
-    fn may_move(&self) -> bool {
+    fn may_move(&mut self) -> bool {
         match self.settings.moves {
             Move::Always => true,
             Move::Never => false,
@@ -182,17 +182,15 @@ impl Core {
     }
 
     /// Whether all work queued so far is done.
-    fn device_idle(&self) -> DriverResult<bool> {
-        if !self.driver.0.device().context_events {
+    fn device_idle(&mut self) -> DriverResult<bool> {
+        let driver = &*self.driver.0;
+        if !driver.device().context_events {
             return Ok(false);
         }
-        let event: EventHandle = self.driver.0.event_create()?;
-        let answer = self
-            .driver
-            .0
-            .event_record(event, Scope::Context)
-            .and_then(|()| self.driver.0.event_query(event));
-        note(self.driver.0.event_destroy(event), "an event could not be destroyed");
+        let event = self.lanes.event(driver)?;
+        let recorded = driver.event_record(event, Scope::Context);
+        let answer = recorded.and_then(|()| driver.event_query(event));
+        self.lanes.give_event(event);
         answer
     }
 

@@ -292,11 +292,17 @@ impl Lanes {
         scopes
     }
 
-    fn event(&mut self, driver: &dyn Driver) -> DriverResult<EventHandle> {
+    /// An event for the caller's own use; give it back with [`Lanes::give_event`].
+    pub fn event(&mut self, driver: &dyn Driver) -> DriverResult<EventHandle> {
         match self.events.pop() {
             Some(event) => Ok(event),
             None => driver.event_create(),
         }
+    }
+
+    /// Takes an event back; it serves again, or goes back to the driver with the others.
+    pub fn give_event(&mut self, event: EventHandle) {
+        self.events.push(event);
     }
 
     /// Records a fence on every lane that has freed something since its last.
