@@ -155,12 +155,12 @@ impl Core {
                 format!("the soft limit is above the hard limit of {new_hard} bytes"),
             ));
         }
-        self.settings.limit = new_hard;
-        self.settings.soft_limit = new_soft.map(|soft| soft.min(new_hard));
         if self.vmem.pages() as u64 * self.vmem.granule() as u64 > new_hard {
             self.flush_depots();
             self.trim(new_hard).map_err(driver_error)?;
         }
+        self.settings.limit = new_hard;
+        self.settings.soft_limit = new_soft.map(|soft| soft.min(new_hard));
         Ok(())
     }
 
