@@ -9,7 +9,7 @@
 //! until 65,534 more have been made, so stale handles are told.
 
 use super::cache::{self, Arena, Entry, LaneCache, ThreadCache};
-use super::core::{CacheRef, Core, DriverRef, Totals, note};
+use super::core::{CacheRef, Core, DriverRef, Totals};
 use super::devices::{self, default_pool};
 use super::hot::{SYNC_STREAM, slot_in_table};
 use super::world::{self, begin, check_world, no_memory};
@@ -310,9 +310,17 @@ pub fn live_pools() -> Vec<u64> {
 pub fn create(driver: Arc<dyn Driver>, settings: Settings) -> Result<u64> {
     check_world()?;
     begin()?;
+    retry_given();
     let mut core = new_core(Arc::clone(&driver), settings)?;
     let mut registry = registry();
-    let id = next_number(&mut registry)?;
+    let id = match next_number(&mut registry) {
+        Ok(id) => id,
+        Err(error) => {
+            drop(registry);
+            give_back(core.vmem);
+            return Err(error);
+        }
+    };
     core.id = id;
     for space in core.vmem.spaces() {
         registry.ranges.push(Range { base: space.base, bytes: space.bytes, id });
@@ -329,6 +337,23 @@ pub fn create(driver: Arc<dyn Driver>, settings: Settings) -> Result<u64> {
     keeper::watch(id);
     tracing::info!(id, backend = driver.backend(), "pool created");
     Ok(id)
+}
+
+/// What the driver would not take back of pools that could not be made.
+static GIVEN: Mutex<Vec<Vmem>> = Mutex::new(Vec::new());
+
+/// Gives all memory of a pool that could not be made back to its driver. What the driver refuses
+/// is kept and tried again when a pool is made or ends.
+fn give_back(mut vmem: Vmem) {
+    if let Err(error) = vmem.close() {
+        tracing::warn!(%error, "memory of a pool that could not be made is still held");
+        GIVEN.lock().unwrap_or_else(PoisonError::into_inner).push(vmem);
+    }
+}
+
+fn retry_given() {
+    let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
+    given.retain_mut(|vmem| vmem.close().is_err());
 }
 
 fn next_number(registry: &mut Registry) -> Result<u64> {
@@ -362,7 +387,7 @@ fn new_core(driver: Arc<dyn Driver>, settings: Settings) -> Result<Core> {
     })?;
     let quanta = space.bytes / QUANTUM;
     let Some(marks) = Marks::new(quanta * 2) else {
-        note(vmem.close(), "a failed pool's address space stays reserved");
+        give_back(vmem);
         return Err(no_memory());
     };
     let mut heap = Heap::new((granule / QUANTUM) as u32);
@@ -395,7 +420,7 @@ fn new_core(driver: Arc<dyn Driver>, settings: Settings) -> Result<Core> {
         idle_since: None,
     };
     if let Err(refusal) = core.prefill(reserve) {
-        note(core.vmem.close(), "a failed pool's memory stays reserved");
+        give_back(core.vmem);
         return Err(Error::new(
             Status::OutOfMemory,
             format!("the reservoir of {reserve} bytes could not be filled: {refusal:?}"),
@@ -407,6 +432,7 @@ fn new_core(driver: Arc<dyn Driver>, settings: Settings) -> Result<Core> {
 /// Ends a pool: threads forget it, live blocks are reported as configured, memory goes back
 /// to the driver. On failure the pool still exists and the call may be repeated.
 pub fn destroy(id: u64) -> Result<()> {
+    retry_given();
     let shared = pool(id)?;
     let leaks = shared.with_core(id, |core| core.settings.leaks)?;
     if devices::is_own(id) {
