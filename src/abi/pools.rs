@@ -173,7 +173,7 @@ fn apply(o: &PoolOptions, total: u64, config: &Config, settings: &mut Settings) 
 ///
 /// @return FOREBAY_ERROR_INVALID_POOL; FOREBAY_ERROR_DRIVER when memory could not be given back:
 /// the pool
-/// still exists and the call may be repeated. The default pool cannot be destroyed.
+/// takes no other call then, and this one may be repeated. The default pool cannot be destroyed.
 ///
 /// Thread-safe; no other call on the pool may be under way.
 #[unsafe(no_mangle)]

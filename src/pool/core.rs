@@ -100,6 +100,8 @@ pub struct Core {
     pub(super) totals: Totals,
     pub(super) captures: HashMap<u64, super::control::Capture>,
     pub(super) idle_since: Option<Instant>,
+    /// Part of the memory has gone back to the driver: no call but the end's repetition.
+    pub(super) ending: bool,
 }
 
 /// The driver, printable.

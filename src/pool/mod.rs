@@ -136,7 +136,7 @@ impl Shared {
     pub fn with_core<R>(&self, id: u64, f: impl FnOnce(&mut core::Core) -> R) -> Result<R> {
         let mut guard = self.core.lock();
         match guard.as_deref_mut() {
-            Some(core) if self.id.load(Ordering::Relaxed) == id => Ok(f(core)),
+            Some(core) if self.id.load(Ordering::Relaxed) == id && !core.ending => Ok(f(core)),
             _ => Err(invalid_pool()),
         }
     }

@@ -360,7 +360,7 @@ fn next_number(registry: &mut Registry) -> Result<u64> {
     for _ in 0..POOLS_MAX {
         let id = registry.next;
         registry.next = if id + 1 == POOLS_MAX as u64 { 1 } else { id + 1 };
-        if !registry.live.contains(&id) {
+        if POOLS[id as usize].load(Ordering::Relaxed).is_null() {
             return Ok(id);
         }
     }
@@ -418,6 +418,7 @@ fn new_core(driver: Arc<dyn Driver>, settings: Settings) -> Result<Core> {
         totals: Totals::default(),
         captures: HashMap::new(),
         idle_since: None,
+        ending: false,
     };
     if let Err(refusal) = core.prefill(reserve) {
         give_back(core.vmem);
@@ -430,18 +431,21 @@ fn new_core(driver: Arc<dyn Driver>, settings: Settings) -> Result<Core> {
 }
 
 /// Ends a pool: threads forget it, live blocks are reported as configured, memory goes back
-/// to the driver. On failure the pool still exists and the call may be repeated.
+/// to the driver. On failure part of it may be gone: the pool takes no other call then, and this one
+/// may be repeated.
 pub fn destroy(id: u64) -> Result<()> {
     retry_given();
     let shared = pool(id)?;
-    let leaks = shared.with_core(id, |core| core.settings.leaks)?;
     if devices::is_own(id) {
         return Err(Error::new(
             Status::InvalidArgument,
             "the default pool lives as long as the process; use forebay_shutdown to end",
         ));
     }
-    report::print_leaks(id, leaks, "pool destruction");
+    // A repeated end has nothing to report: its pool takes no calls.
+    if let Ok(leaks) = shared.with_core(id, |core| core.settings.leaks) {
+        report::print_leaks(id, leaks, "pool destruction");
+    }
     keeper::forget(id);
     let mut registry = registry();
     let here = std::ptr::from_ref(shared);
@@ -452,7 +456,11 @@ pub fn destroy(id: u64) -> Result<()> {
         ));
     }
     let mut guard = shared.core.lock();
-    let Some(core) = guard.as_deref_mut() else { return Err(invalid_pool()) };
+    let Some(core) = guard.as_deref_mut().filter(|core| core.id == id) else {
+        return Err(invalid_pool());
+    };
+    core.ending = true;
+    registry.live.retain(|&p| p != id);
     let ended = core.lanes.close(&*core.driver.0).and_then(|()| core.close_memory());
     if let Err(error) = ended {
         drop(guard);
@@ -465,7 +473,6 @@ pub fn destroy(id: u64) -> Result<()> {
     shared.id.store(0, Ordering::Release);
     drop(guard);
     POOLS[id as usize].store(std::ptr::null_mut(), Ordering::Release);
-    registry.live.retain(|&p| p != id);
     let gone: Vec<Range> = registry.ranges.iter().copied().filter(|r| r.id == id).collect();
     registry.ranges.retain(|r| r.id != id);
     for range in gone {
