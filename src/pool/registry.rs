@@ -473,6 +473,7 @@ pub fn destroy(id: u64) -> Result<()> {
     shared.id.store(0, Ordering::Release);
     drop(guard);
     POOLS[id as usize].store(std::ptr::null_mut(), Ordering::Release);
+    enter_later(&mut registry);
     let gone: Vec<Range> = registry.ranges.iter().copied().filter(|r| r.id == id).collect();
     registry.ranges.retain(|r| r.id != id);
     for range in gone {
@@ -496,13 +497,16 @@ pub fn add_range(id: u64, base: usize, bytes: usize) {
 /// Ranges that wait to be entered into the registry.
 static LATER: Mutex<Vec<Range>> = Mutex::new(Vec::new());
 
+fn enter_later(registry: &mut Registry) {
+    let mut later = LATER.lock().unwrap_or_else(PoisonError::into_inner);
+    registry.ranges.append(&mut later);
+}
+
 /// The pool that holds an address.
 pub fn pool_of(address: usize) -> Result<u64> {
     check_world()?;
     let mut registry = registry();
-    let mut later = LATER.lock().unwrap_or_else(PoisonError::into_inner);
-    registry.ranges.append(&mut later);
-    drop(later);
+    enter_later(&mut registry);
     let inside = |base: usize, bytes: usize| address.wrapping_sub(base) < bytes;
     if let Some(range) = registry.ranges.iter().find(|r| inside(r.base, r.bytes)) {
         return Ok(range.id);
