@@ -380,7 +380,8 @@ fn new_core(driver: Arc<dyn Driver>, settings: Settings) -> Result<Core> {
         ));
     }
     let mut vmem = Vmem::new(Arc::clone(&driver));
-    let size = (settings.limit as usize).max(granule).min(device.total_bytes.max(granule));
+    // By the device, not the limit: the limit may be raised later.
+    let size = device.total_bytes.max(granule);
     let wanted = (size.saturating_mul(2)).clamp(granule, FIRST_MAX).next_multiple_of(granule);
     let space = vmem.add_space(wanted, granule).map_err(|e| {
         Error::new(Status::Driver, format!("no address space could be reserved: {e}"))
