@@ -251,8 +251,13 @@ impl Pool {
 
     /// Frees a block in `stream`'s order: later work on it may reuse the memory at once.
     pub fn dealloc(&self, address: usize, stream: u64) -> Result<()> {
-        // SAFETY: any address is answered with an error, not a fault; the block is given up.
-        let status = unsafe { hot::dealloc(self.handle(), address as *mut c_void, stream) };
+        let status = if stream == hot::SYNC_STREAM {
+            // Behind a fence, as `hot::free` does it; the magazines are for stream order.
+            slow::dealloc(self.handle(), address, stream)
+        } else {
+            // SAFETY: any address is answered with an error, not a fault; the block is given up.
+            unsafe { hot::dealloc(self.handle(), address as *mut c_void, stream) }
+        };
         if status == Status::Ok { Ok(()) } else { Err(last(status)) }
     }
 }
