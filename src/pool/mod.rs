@@ -91,6 +91,11 @@ impl Settings {
         }
     }
 
+    /// Whether freed memory is overwritten: by work that the pool queues itself.
+    pub fn wipes(&self) -> bool {
+        self.debug.poison || self.scrub
+    }
+
     /// Whether every block needs a record or its contents changed at free: then no slot is
     /// cached and every operation takes the slow path.
     pub fn watches_blocks(&self) -> bool {

@@ -444,8 +444,12 @@ pub fn destroy(id: u64) -> Result<()> {
         ));
     }
     // A repeated end has nothing to report: its pool takes no calls.
-    if let Ok(leaks) = shared.with_core(id, |core| core.settings.leaks) {
-        report::print_leaks(id, leaks, "pool destruction");
+    if let Ok(settings) = shared.with_core(id, |core| core.settings.clone()) {
+        if settings.wipes() {
+            // What overwrites freed memory was queued by the pool; the caller cannot wait for it.
+            super::control::synchronize(shared, id)?;
+        }
+        report::print_leaks(id, settings.leaks, "pool destruction");
     }
     keeper::forget(id);
     let mut registry = registry();
