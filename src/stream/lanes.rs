@@ -159,6 +159,10 @@ impl Lanes {
             // Its stream does nothing any more: the last fence covers this too.
             return Stamp { lane, seq: l.open - 1 };
         }
+        if l.kind == LaneKind::Unused {
+            // Named by a use recorded before the lane ended: its last fence has passed.
+            return Stamp::CLEAN;
+        }
         l.dirty_bytes += bytes;
         l.dirty_count += 1;
         Stamp { lane, seq: l.open }
