@@ -723,7 +723,7 @@ forebay_status forebay_pool_create(forebay_pool_t *pool,
  *
  * @return FOREBAY_ERROR_INVALID_POOL; FOREBAY_ERROR_DRIVER when memory could not be given back:
  * the pool
- * still exists and the call may be repeated. The default pool cannot be destroyed.
+ * takes no other call then, and this one may be repeated. The default pool cannot be destroyed.
  *
  * Thread-safe; no other call on the pool may be under way.
  */

@@ -192,10 +192,13 @@ impl Heap {
         }
     }
 
-    /// Sets granules of a gap aside whose memory could not be unmapped.
+    /// Sets granules of a gap aside whose memory could not be unmapped: a node each, since
+    /// they come back one by one.
     pub fn strand(&mut self, granule: u32, len: u32) {
-        let node = self.cut_gap(granule, len);
-        self.nodes[node].kind = Kind::Stranded;
+        for g in granule..granule + len {
+            let node = self.cut_gap(g, 1);
+            self.nodes[node].kind = Kind::Stranded;
+        }
         self.counts.stranded_granules += u64::from(len);
     }
 

@@ -78,7 +78,7 @@ pub fn acquire(number: u64, stream: u64) -> Result<usize> {
     // A fresh buffer comes from the pool in the default stream's order.
     let by = by.unwrap_or(0);
     if by != stream {
-        order(&*driver, by, stream)?;
+        order(&set.pool, &*driver, by, stream)?;
     }
     set.free.swap_remove(index);
     set.out.push(address);
@@ -87,16 +87,16 @@ pub fn acquire(number: u64, stream: u64) -> Result<usize> {
 
 /// Makes later work of `to` wait for what `from` has queued. A stream that is gone has
 /// nothing left to wait for that its retirement did not order.
-fn order(driver: &dyn crate::driver::Driver, from: u64, to: u64) -> Result<()> {
+fn order(pool: &Pool, driver: &dyn crate::driver::Driver, from: u64, to: u64) -> Result<()> {
     if driver.stream_check(StreamHandle(from)).is_err() {
         return Ok(());
     }
-    let event = driver.event_create().map_err(control::driver_error)?;
+    let event = pool.with_core(|core| core.lanes.event(driver))?.map_err(control::driver_error)?;
     let ordered = driver
         .event_record(event, Scope::Stream(StreamHandle(from)))
         .and_then(|()| driver.stream_wait(StreamHandle(to), event));
-    let destroyed = driver.event_destroy(event);
-    ordered.and(destroyed).map_err(control::driver_error)
+    pool.with_core(|core| core.lanes.give_event(event))?;
+    ordered.map_err(control::driver_error)
 }
 
 /// Puts a buffer back, in `stream`'s order.

@@ -55,18 +55,15 @@ pub fn driver_error(error: DriverError) -> Error {
 pub fn synchronize(shared: &'static Shared, id: u64) -> Result<()> {
     let (driver, streams) = shared
         .with_core(id, |core| (std::sync::Arc::clone(core.driver()), core.lanes.streams()))?;
-    let wait = || -> DriverResult<()> {
-        if !driver.device().context_events {
-            return streams.iter().try_for_each(|&s| driver.stream_synchronize(s));
-        }
-        let event = driver.event_create()?;
-        let waited = driver
-            .event_record(event, Scope::Context)
-            .and_then(|()| driver.event_synchronize(event));
-        driver.event_destroy(event)?;
-        waited
-    };
-    wait().map_err(driver_error)
+    if !driver.device().context_events {
+        let waited = streams.iter().try_for_each(|&s| driver.stream_synchronize(s));
+        return waited.map_err(driver_error);
+    }
+    let event = shared.with_core(id, |core| core.lanes.event(&*driver))?.map_err(driver_error)?;
+    let recorded = driver.event_record(event, Scope::Context);
+    let waited = recorded.and_then(|()| driver.event_synchronize(event));
+    shared.with_core(id, |core| core.lanes.give_event(event))?;
+    waited.map_err(driver_error)
 }
 
 impl Core {
@@ -158,12 +155,12 @@ impl Core {
                 format!("the soft limit is above the hard limit of {new_hard} bytes"),
             ));
         }
-        self.settings.limit = new_hard;
-        self.settings.soft_limit = new_soft.map(|soft| soft.min(new_hard));
         if self.vmem.pages() as u64 * self.vmem.granule() as u64 > new_hard {
             self.flush_depots();
             self.trim(new_hard).map_err(driver_error)?;
         }
+        self.settings.limit = new_hard;
+        self.settings.soft_limit = new_soft.map(|soft| soft.min(new_hard));
         Ok(())
     }
 

@@ -105,6 +105,8 @@ pub struct Core {
     pub(super) misses: u64,
     pub(super) flushed_at: u64,
     pub(super) idle_since: Option<Instant>,
+    /// Part of the memory has gone back to the driver: no call but the end's repetition.
+    pub(super) ending: bool,
 }
 
 /// The driver, printable.

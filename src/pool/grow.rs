@@ -8,9 +8,10 @@
 
 use super::cache::LaneCache;
 use super::core::{Core, note};
+use super::keeper;
 use super::ladder::Refusal;
 use crate::config::Move;
-use crate::driver::{Code, DriverError, DriverResult, EventHandle, Scope};
+use crate::driver::{Code, DriverError, DriverResult, Scope};
 use crate::heap::{Effort, IdleRun, NodeId};
 use crate::stream::{LaneId, LaneKind};
 
@@ -161,7 +162,7 @@ impl Core {
             Err(failure) => {
                 if let Some((first, len)) = failure.stranded {
                     self.heap.strand(first, len);
-                    super::keeper::poke(self.id);
+                    keeper::poke(self.id);
                 }
                 Err(Refusal::Driver(failure.error))
             }
@@ -172,6 +173,10 @@ impl Core {
     /// outside the granules `target`.
     fn ready(&mut self, need: usize, target: (u32, u32)) -> std::result::Result<(), Refusal> {
         let mut short = need.saturating_sub(self.vmem.stock());
+        if short > 0 && self.vmem.stuck() > 0 {
+            self.recover();
+            short = need.saturating_sub(self.vmem.stock());
+        }
         if short == 0 {
             return Ok(());
         }
@@ -242,7 +247,7 @@ impl Core {
             .idle_runs(&self.lanes, |g| !(target.0..target.1).contains(&g) && !vmem.is_pinned(g))
     }
 
-    fn may_move(&self) -> bool {
+    fn may_move(&mut self) -> bool {
         match self.settings.moves {
             Move::Always => true,
             Move::Never => false,
@@ -251,17 +256,15 @@ impl Core {
     }
 
     /// Whether all work queued so far is done.
-    fn device_idle(&self) -> DriverResult<bool> {
-        if !self.driver.0.device().context_events {
+    fn device_idle(&mut self) -> DriverResult<bool> {
+        let driver = &*self.driver.0;
+        if !driver.device().context_events {
             return Ok(false);
         }
-        let event: EventHandle = self.driver.0.event_create()?;
-        let answer = self
-            .driver
-            .0
-            .event_record(event, Scope::Context)
-            .and_then(|()| self.driver.0.event_query(event));
-        note(self.driver.0.event_destroy(event), "an event could not be destroyed");
+        let event = self.lanes.event(driver)?;
+        let recorded = driver.event_record(event, Scope::Context);
+        let answer = recorded.and_then(|()| driver.event_query(event));
+        self.lanes.give_event(event);
         answer
     }
 
@@ -351,7 +354,7 @@ impl Core {
             return Ok(0);
         }
         let stock = self.vmem.stock().min(before - keep);
-        self.vmem.release(stock)?;
+        self.release(stock)?;
         let mut rows = self.idle_rows((0, 0), true);
         rows.sort_by_key(|r| std::cmp::Reverse(r.len));
         for row in rows {
@@ -362,8 +365,17 @@ impl Core {
             // From the high end: low addresses are used first.
             let len = row.len.min(over);
             self.unback(IdleRun { granule: row.granule + row.len - len, len })?;
-            self.vmem.release(len as usize)?;
+            self.release(len as usize)?;
         }
         Ok((before - self.vmem.pages()) as u64 * granule)
+    }
+
+    /// Gives pages of the stock back; one that the driver refuses is the keeper's to retry.
+    fn release(&mut self, count: usize) -> DriverResult<()> {
+        let released = self.vmem.release(count);
+        if released.is_err() {
+            keeper::poke(self.id);
+        }
+        released.map(|_| ())
     }
 }

@@ -93,6 +93,11 @@ impl Settings {
         }
     }
 
+    /// Whether freed memory is overwritten: by work that the pool queues itself.
+    pub fn wipes(&self) -> bool {
+        self.debug.poison || self.scrub
+    }
+
     /// Whether each block gets a record: when and where it was allocated.
     pub fn keeps_records(&self) -> bool {
         self.backtrace || self.leaks == Leaks::Full
@@ -101,7 +106,7 @@ impl Settings {
     /// Whether every operation must take the slow path: no slot is cached then.
     pub fn always_slow(&self) -> bool {
         let debug = self.debug;
-        self.keeps_records() || self.scrub || debug.poison || debug.streams || debug.guard
+        self.keeps_records() || self.wipes() || debug.streams || debug.guard
     }
 }
 
@@ -155,7 +160,7 @@ impl Shared {
     pub fn with_core<R>(&self, id: u64, f: impl FnOnce(&mut core::Core) -> R) -> Result<R> {
         let mut guard = self.core.lock();
         match guard.as_deref_mut() {
-            Some(core) if self.id.load(Ordering::Relaxed) == id => Ok(f(core)),
+            Some(core) if self.id.load(Ordering::Relaxed) == id && !core.ending => Ok(f(core)),
             _ => Err(invalid_pool()),
         }
     }
@@ -270,8 +275,13 @@ impl Pool {
 
     /// Frees a block in `stream`'s order: later work on it may reuse the memory at once.
     pub fn dealloc(&self, address: usize, stream: u64) -> Result<()> {
-        // SAFETY: any address is answered with an error, not a fault; the block is given up.
-        let status = unsafe { hot::dealloc(self.handle(), address as *mut c_void, stream) };
+        let status = if stream == hot::SYNC_STREAM {
+            // Behind a fence, as `hot::free` does it; the magazines are for stream order.
+            slow::dealloc(self.handle(), address, stream)
+        } else {
+            // SAFETY: any address is answered with an error, not a fault; the block is given up.
+            unsafe { hot::dealloc(self.handle(), address as *mut c_void, stream) }
+        };
         if status == Status::Ok { Ok(()) } else { Err(last(status)) }
     }
 }

@@ -9,7 +9,7 @@
 //! until 65,534 more have been made, so stale handles are told.
 
 use super::cache::{self, Arena, Entry, LaneCache, ThreadCache};
-use super::core::{CacheRef, Core, DriverRef, Totals, note};
+use super::core::{CacheRef, Core, DriverRef, Totals};
 use super::devices::{self, default_pool};
 use super::hot::{SYNC_STREAM, slot_in_table};
 use super::world::{self, begin, check_world, no_memory};
@@ -316,9 +316,17 @@ pub fn create(driver: Arc<dyn Driver>, settings: Settings) -> Result<u64> {
     check_world()?;
     begin()?;
     let free_mode = settings.free;
+    retry_given();
     let mut core = new_core(Arc::clone(&driver), settings)?;
     let mut registry = registry();
-    let id = next_number(&mut registry)?;
+    let id = match next_number(&mut registry) {
+        Ok(id) => id,
+        Err(error) => {
+            drop(registry);
+            give_back(core.vmem);
+            return Err(error);
+        }
+    };
     core.id = id;
     for space in core.vmem.spaces() {
         registry.ranges.push(Range { base: space.base, bytes: space.bytes, id });
@@ -338,11 +346,28 @@ pub fn create(driver: Arc<dyn Driver>, settings: Settings) -> Result<u64> {
     Ok(id)
 }
 
+/// What the driver would not take back of pools that could not be made.
+static GIVEN: Mutex<Vec<Vmem>> = Mutex::new(Vec::new());
+
+/// Gives all memory of a pool that could not be made back to its driver. What the driver refuses
+/// is kept and tried again when a pool is made or ends.
+fn give_back(mut vmem: Vmem) {
+    if let Err(error) = vmem.close() {
+        tracing::warn!(%error, "memory of a pool that could not be made is still held");
+        GIVEN.lock().unwrap_or_else(PoisonError::into_inner).push(vmem);
+    }
+}
+
+fn retry_given() {
+    let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
+    given.retain_mut(|vmem| vmem.close().is_err());
+}
+
 fn next_number(registry: &mut Registry) -> Result<u64> {
     for _ in 0..POOLS_MAX {
         let id = registry.next;
         registry.next = if id + 1 == POOLS_MAX as u64 { 1 } else { id + 1 };
-        if !registry.live.contains(&id) {
+        if POOLS[id as usize].load(Ordering::Relaxed).is_null() {
             return Ok(id);
         }
     }
@@ -362,14 +387,15 @@ fn new_core(driver: Arc<dyn Driver>, settings: Settings) -> Result<Core> {
         ));
     }
     let mut vmem = Vmem::new(Arc::clone(&driver));
-    let size = (settings.limit as usize).max(granule).min(device.total_bytes.max(granule));
+    // By the device, not the limit: the limit may be raised later.
+    let size = device.total_bytes.max(granule);
     let wanted = (size.saturating_mul(2)).clamp(granule, FIRST_MAX).next_multiple_of(granule);
     let space = vmem.add_space(wanted, granule).map_err(|e| {
         Error::new(Status::Driver, format!("no address space could be reserved: {e}"))
     })?;
     let quanta = space.bytes / QUANTUM;
     let Some(marks) = Marks::new(quanta * 2) else {
-        note(vmem.close(), "a failed pool's address space stays reserved");
+        give_back(vmem);
         return Err(no_memory());
     };
     let mut heap = Heap::new((granule / QUANTUM) as u32);
@@ -404,9 +430,10 @@ fn new_core(driver: Arc<dyn Driver>, settings: Settings) -> Result<Core> {
         misses: 1 << 32,
         flushed_at: 0,
         idle_since: None,
+        ending: false,
     };
     if let Err(refusal) = core.prefill(reserve) {
-        note(core.vmem.close(), "a failed pool's memory stays reserved");
+        give_back(core.vmem);
         return Err(Error::new(
             Status::OutOfMemory,
             format!("the reservoir of {reserve} bytes could not be filled: {refusal:?}"),
@@ -416,17 +443,25 @@ fn new_core(driver: Arc<dyn Driver>, settings: Settings) -> Result<Core> {
 }
 
 /// Ends a pool: threads forget it, live blocks are reported as configured, memory goes back
-/// to the driver. On failure the pool still exists and the call may be repeated.
+/// to the driver. On failure part of it may be gone: the pool takes no other call then, and this one
+/// may be repeated.
 pub fn destroy(id: u64) -> Result<()> {
+    retry_given();
     let shared = pool(id)?;
-    let leaks = shared.with_core(id, |core| core.settings.leaks)?;
     if devices::is_own(id) {
         return Err(Error::new(
             Status::InvalidArgument,
             "the default pool lives as long as the process; use forebay_shutdown to end",
         ));
     }
-    report::print_leaks(id, leaks, "pool destruction");
+    // A repeated end has nothing to report: its pool takes no calls.
+    if let Ok(settings) = shared.with_core(id, |core| core.settings.clone()) {
+        if settings.wipes() {
+            // What overwrites freed memory was queued by the pool; the caller cannot wait for it.
+            super::control::synchronize(shared, id)?;
+        }
+        report::print_leaks(id, settings.leaks, "pool destruction");
+    }
     keeper::forget(id);
     let mut registry = registry();
     let here = std::ptr::from_ref(shared);
@@ -437,7 +472,11 @@ pub fn destroy(id: u64) -> Result<()> {
         ));
     }
     let mut guard = shared.core.lock();
-    let Some(core) = guard.as_deref_mut() else { return Err(invalid_pool()) };
+    let Some(core) = guard.as_deref_mut().filter(|core| core.id == id) else {
+        return Err(invalid_pool());
+    };
+    core.ending = true;
+    registry.live.retain(|&p| p != id);
     let ended = core.lanes.close(&*core.driver.0).and_then(|()| core.close_memory());
     if let Err(error) = ended {
         drop(guard);
@@ -450,7 +489,7 @@ pub fn destroy(id: u64) -> Result<()> {
     shared.id.store(0, Ordering::Release);
     drop(guard);
     POOLS[id as usize].store(std::ptr::null_mut(), Ordering::Release);
-    registry.live.retain(|&p| p != id);
+    enter_later(&mut registry);
     let gone: Vec<Range> = registry.ranges.iter().copied().filter(|r| r.id == id).collect();
     registry.ranges.retain(|r| r.id != id);
     for range in gone {
@@ -474,13 +513,16 @@ pub fn add_range(id: u64, base: usize, bytes: usize) {
 /// Ranges that wait to be entered into the registry.
 static LATER: Mutex<Vec<Range>> = Mutex::new(Vec::new());
 
+fn enter_later(registry: &mut Registry) {
+    let mut later = LATER.lock().unwrap_or_else(PoisonError::into_inner);
+    registry.ranges.append(&mut later);
+}
+
 /// The pool that holds an address.
 pub fn pool_of(address: usize) -> Result<u64> {
     check_world()?;
     let mut registry = registry();
-    let mut later = LATER.lock().unwrap_or_else(PoisonError::into_inner);
-    registry.ranges.append(&mut later);
-    drop(later);
+    enter_later(&mut registry);
     let inside = |base: usize, bytes: usize| address.wrapping_sub(base) < bytes;
     if let Some(range) = registry.ranges.iter().find(|r| inside(r.base, r.bytes)) {
         return Ok(range.id);

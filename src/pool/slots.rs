@@ -95,7 +95,7 @@ impl Core {
         // Placement may have flushed caches into slabs; those come first.
         if let Some(round) = self.take_from_partial(cache, class) {
             if let Ok(node) = placed {
-                self.heap.free(node, Stamp::CLEAN, &self.lanes);
+                self.unplace(node, lane);
             }
             return Ok(round);
         }
@@ -119,10 +119,22 @@ impl Core {
                 Ok(())
             }
             None => {
-                self.heap.free(node, Stamp::CLEAN, &self.lanes);
+                self.unplace(node, lane);
                 Err(Refusal::AddressSpace)
             }
         }
+    }
+
+    /// Gives up a block just placed for `lane` and not used. It may hold pieces that `lane`'s
+    /// own work was still to finish with, so for others it is not clean.
+    fn unplace(&mut self, node: NodeId, lane: LaneId) {
+        let (_, len, _) = self.heap.block(node);
+        let stamp = match lane {
+            // It was given passed pieces only.
+            lane if lane == self.sync => Stamp::CLEAN,
+            lane => self.lanes.stamp(lane, u64::from(len) << QUANTUM_SHIFT),
+        };
+        self.heap.free(node, stamp, &self.lanes);
     }
 
     /// A slot of the lowest partial slab, with more for the magazine while at it.

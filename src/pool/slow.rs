@@ -281,6 +281,8 @@ impl Core {
     /// Frees the block at `address` in the order of `cache`'s lane.
     pub fn free_at(&mut self, cache: &mut LaneCache, address: usize, mode: FreeMode) -> Result<()> {
         let lane = cache.id as LaneId;
+        // The caller has waited for the device, but not for what overwrites the block now.
+        let mode = if self.settings.wipes() { FreeMode::Deferred } else { mode };
         match self.locate(address)? {
             Located::Slot { class, round, lane: owner } => {
                 let mark = self.marks.mark(round.mark()).swap(0, Ordering::Relaxed);

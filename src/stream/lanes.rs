@@ -176,6 +176,10 @@ impl Lanes {
             // Its stream does nothing any more: the last fence covers this too.
             return Stamp { lane, seq: l.open - 1 };
         }
+        if l.kind == LaneKind::Unused {
+            // Named by a use recorded before the lane ended: its last fence has passed.
+            return Stamp::CLEAN;
+        }
         l.dirty_bytes += bytes;
         l.dirty_count += 1;
         Stamp { lane, seq: l.open }
@@ -322,6 +326,19 @@ impl Lanes {
             }
         }
         scopes
+    }
+
+    /// An event for the caller's own use; give it back with [`Lanes::give_event`].
+    pub fn event(&mut self, driver: &dyn Driver) -> DriverResult<EventHandle> {
+        match self.events.pop() {
+            Some(event) => Ok(event),
+            None => driver.event_create(),
+        }
+    }
+
+    /// Takes an event back; it serves again, or goes back to the driver with the others.
+    pub fn give_event(&mut self, event: EventHandle) {
+        self.events.push(event);
     }
 
     /// Records a fence on every lane that has freed something since its last.
