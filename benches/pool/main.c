@@ -4,7 +4,7 @@
  * Each row runs in a process of its own, so that no row finds the heap another one left behind
  * and each may set the library's environment. Exit status: 0, or that of the first row that
  * failed (EXIT_UNCERTIFIED: the machine was too busy for a row of two threads).
- * `harness list` names the rows. BENCH_ROUND=N draws other loads. Cost: see the bounds below; a row that hangs is killed.
+ * `harness list` names the rows; BENCH_ROUND=N draws other loads; a row that hangs is killed.
  */
 #include "bench.h"
 
