@@ -12,6 +12,7 @@ use process::{Ended, Programs};
 use samples::Samples;
 
 use super::Row;
+use crate::Outcome;
 
 /// Processes a row runs in. Machines have speed states 1.5 apart that last for seconds, so the
 /// processes of one row are spread over the whole run.
@@ -118,11 +119,10 @@ const SPECS: &[Spec] = &[
 const FLAT_ROWS: [&str; 4] = ["hot-100", "hot-10k", "hot-100k", "hot-1m"];
 const FLATNESS_MAX: f64 = 1.2;
 
-/// Measures every row (`quick`: fewer, in fewer processes), prints the table, gives the rows.
+/// Measures every row (`quick`: fewer, in fewer processes) and gives them, medians among them.
 ///
-/// Errors: a program that does not build; any row that did not run, after the table of the rows
-/// that did.
-pub fn run(quick: bool) -> Result<Vec<Row>, String> {
+/// Errors: a program that does not build; any row that did not run (the others are printed).
+pub fn run(quick: bool) -> Outcome<Vec<Row>> {
     let programs = Programs::build()?;
     let specs: Vec<&Spec> = SPECS.iter().filter(|s| s.quick || !quick).collect();
     let processes = if quick { PROCESSES_QUICK } else { PROCESSES };
@@ -144,13 +144,26 @@ pub fn run(quick: bool) -> Result<Vec<Row>, String> {
         }
     }
     flatness(&samples, &mut rows);
-    print!("{}", samples::table(&rows, &samples));
-    rows.extend(samples::median_rows(&rows, &samples));
+    let rows = with_medians(rows, &samples);
     if failures.is_empty() {
-        Ok(rows)
-    } else {
-        Err(failures.join("\n"))
+        return Ok(rows);
     }
+    print!("{}", super::table(&rows));
+    Err(failures.join("\n"))
+}
+
+/// Puts the medians behind their rows and the group's name before all of them.
+fn with_medians(rows: Vec<Row>, samples: &Samples) -> Vec<Row> {
+    let mut all = Vec::new();
+    for mut row in rows {
+        let name = format!("pool/{}", row.name);
+        let median = samples.median(&row.name);
+        let median = median.map(|m| Row::new(format!("{name} median"), m, &row.unit, None));
+        row.name = name;
+        all.push(row);
+        all.extend(median);
+    }
+    all
 }
 
 /// What to ask the harness for, in the order of one round. The quick run asks the peers for the
@@ -285,22 +298,13 @@ fn flatness(samples: &Samples, rows: &mut Vec<Row>) {
             continue;
         }
         let name = format!("hot-flatness-of-{}@{door}", hot.len());
-        let mut flat = row(&name, most / least, Some(FLATNESS_MAX));
-        flat.unit = "x";
-        rows.push(flat);
+        rows.push(Row::new(name, most / least, "x", Some(FLATNESS_MAX)));
     }
 }
 
 /// A row in nanoseconds, judged where it has a target.
 fn row(name: &str, value: f64, target: Option<f64>) -> Row {
-    Row {
-        name: name.to_string(),
-        value,
-        unit: "ns",
-        target,
-        met: target.map(|most| value <= most),
-        peers: Vec::new(),
-    }
+    Row::new(name, value, "ns", target)
 }
 
 #[cfg(test)]

@@ -4,13 +4,16 @@
 //! peers' own variables are taken out, so that defaults are measured. Promises that what a
 //! failed program printed is in its error. Must not interpret the figures.
 
-use std::ffi::OsString;
+use crate::{Outcome, proc};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The harness's exit status for "the machine was too busy to measure this".
 const EXIT_UNCERTIFIED: i32 = 3;
+
+/// The crate of the peers; its own workspace, so that the product never builds it.
+const PEERS_MANIFEST: &str = "benches/peers/Cargo.toml";
 
 /// Variables with these beginnings would change what is measured.
 const PREFIXES_REMOVED: [&str; 5] = ["FOREBAY_", "MIMALLOC_", "MALLOC_", "GLIBC_", "LD_PRELOAD"];
@@ -34,29 +37,16 @@ pub enum Ended {
 
 impl Programs {
     /// Builds all three from the tree as it is.
-    pub fn build() -> Result<Self, String> {
-        let root = root();
-        let target = root.join(std::env::var_os("CARGO_TARGET_DIR").unwrap_or("target".into()));
-        let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
+    pub fn build() -> Outcome<Self> {
+        let target = proc::target_dir();
         let bench = target.join("bench");
         fs::create_dir_all(&bench).map_err(|e| format!("{}: {e}", bench.display()))?;
-        let mut library = Command::new(&cargo);
-        library.args(["build", "--release", "--package", "forebay"]);
-        finish(library.current_dir(&root).env("CARGO_TARGET_DIR", &target))?;
-        let mut peers = Command::new(&cargo);
-        peers.args([
-            "build",
-            "--release",
-            "--manifest-path",
-            "benches/peers/Cargo.toml",
-        ]);
-        finish(
-            peers
-                .current_dir(&root)
-                .env("CARGO_TARGET_DIR", bench.join("peers")),
-        )?;
+        proc::capture(proc::cargo().args(["build", "--release", "--package", "forebay"]))?;
+        let mut peers = proc::cargo();
+        peers.args(["build", "--release", "--manifest-path", PEERS_MANIFEST]);
+        proc::capture(peers.env("CARGO_TARGET_DIR", bench.join("peers")))?;
         let harness = bench.join("pool-harness");
-        finish(&mut compiler(&root, &harness)?)?;
+        proc::capture(&mut compiler(&harness))?;
         Ok(Self {
             harness,
             library: target.join("release/libforebay.so"),
@@ -109,37 +99,15 @@ fn parse(line: &str) -> Option<(String, f64, f64)> {
 }
 
 /// The compiler's call for the harness: every C file of its folder at once.
-fn compiler(root: &Path, harness: &Path) -> Result<Command, String> {
-    let folder = root.join("benches/pool");
-    let entries = fs::read_dir(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
-    let mut sources: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
-    sources.retain(|path| path.extension().is_some_and(|e| e == "c"));
-    sources.sort();
-    let mut command = Command::new(std::env::var_os("CC").unwrap_or(OsString::from("cc")));
+fn compiler(harness: &Path) -> Command {
+    let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
+    let mut command = proc::program(compiler);
+    command.args(["-O2", "-std=gnu11", "-Wall", "-Wextra", "-Iinclude", "-o"]);
     command
-        .args(["-O2", "-std=gnu11", "-Wall", "-Wextra", "-Iinclude", "-o"])
-        .arg(harness);
+        .arg(harness)
+        .args(proc::files("benches/pool", &["c"]));
+    command.args(["-lm", "-ldl", "-lpthread"]);
     command
-        .args(sources)
-        .args(["-lm", "-ldl", "-lpthread"])
-        .current_dir(root);
-    Ok(command)
-}
-
-/// Runs a build step; its output is shown only where it fails.
-fn finish(command: &mut Command) -> Result<(), String> {
-    let output = command.output().map_err(|e| format!("{command:?}: {e}"))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let said = String::from_utf8_lossy(&output.stderr);
-    Err(format!("{command:?}: {}\n{said}", output.status))
-}
-
-/// The repository's root, from wherever cargo was called.
-fn root() -> PathBuf {
-    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
-    manifest.parent().unwrap_or(manifest).to_path_buf()
 }
 
 /// The machine in one line: processor, CPUs, load.
