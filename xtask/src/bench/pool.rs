@@ -3,7 +3,7 @@
 //! Owns the list of rows, their targets and the verdicts. Promises that every figure comes from
 //! the C harness in `benches/pool`, through `dlopen`, defaults on, as the least over several
 //! interleaved processes; a row that did not run is an error with its output, never left out.
-//! Must not: time anything itself. Cost: about five minutes, `quick` about one.
+//! Must not: time anything itself. Cost: about four minutes, `quick` about one.
 
 mod process;
 mod samples;
@@ -16,7 +16,7 @@ use crate::Outcome;
 
 /// Processes a row runs in. Machines have speed states 1.5 apart that last for seconds, so the
 /// processes of one row are spread over the whole run.
-const PROCESSES: usize = 5;
+const PROCESSES: usize = 7;
 const PROCESSES_QUICK: usize = 3;
 
 /// Further processes for a row of two threads that a busy machine never let run side by side.
