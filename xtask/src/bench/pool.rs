@@ -13,11 +13,17 @@ use samples::Samples;
 
 use super::Row;
 use crate::Outcome;
+use std::time::{Duration, Instant};
 
 /// Processes a row runs in. Machines have speed states 1.5 apart that last for seconds, so the
 /// processes of one row are spread over the whole run.
-const PROCESSES: usize = 7;
+const PROCESSES: usize = 5;
 const PROCESSES_QUICK: usize = 3;
+
+/// Rounds added to the full run while it is younger than this: a busy machine, where the least
+/// needs more tries, also takes longer, so the time is bounded and not the tries.
+const ROUNDS_ADDED: usize = 2;
+const AGE_FOR_MORE: Duration = Duration::from_secs(180);
 
 /// Further processes for a row of two threads that a busy machine never let run side by side.
 const RETRIES: usize = 12;
@@ -48,24 +54,12 @@ struct Spec {
 
 /// A row that a target is set for.
 const fn judged(row: &'static str, doors: &'static [&'static str], target: f64) -> Spec {
-    Spec {
-        row,
-        doors,
-        target: Some(target),
-        peers: false,
-        quick: false,
-    }
+    Spec { row, doors, target: Some(target), peers: false, quick: false }
 }
 
 /// A row that is printed and not judged.
 const fn told(row: &'static str, doors: &'static [&'static str]) -> Spec {
-    Spec {
-        row,
-        doors,
-        target: None,
-        peers: false,
-        quick: false,
-    }
+    Spec { row, doors, target: None, peers: false, quick: false }
 }
 
 impl Spec {
@@ -91,9 +85,7 @@ const SPECS: &[Spec] = &[
     judged("mixed-10k", BOTH, 25.0).beside_peers().also_quick(),
     judged("mixed-100k", BOTH, 30.0).beside_peers(),
     told("ordered-1m", BOTH),
-    judged("to-1mib-10k", BOTH, 55.0)
-        .beside_peers()
-        .also_quick(),
+    judged("to-1mib-10k", BOTH, 55.0).beside_peers().also_quick(),
     judged("extents-10k", BOTH, 200.0).also_quick(),
     judged("turn-4", POOL, 25.0).also_quick(),
     judged("cross", POOL, 50.0).also_quick(),
@@ -133,10 +125,7 @@ pub fn run(quick: bool) -> Outcome<Vec<Row>> {
     );
     let mut samples = Samples::default();
     let mut failures = measure(&programs, &requests(&specs, quick), processes, &mut samples);
-    println!(
-        "load average after the last process: {}\n",
-        process::load_average()
-    );
+    println!("load average after the last process: {}\n", process::load_average());
     let mut rows = Vec::new();
     for spec in &specs {
         for door in spec.doors {
@@ -189,11 +178,7 @@ fn measure(
     let mut failures: Vec<(String, String)> = Vec::new();
     let mut uncertified: Vec<(String, String)> = Vec::new();
     for round in 0..processes {
-        eprintln!(
-            "round {} of {processes}, load {}",
-            round + 1,
-            process::load_average()
-        );
+        eprintln!("round {} of {processes}, load {}", round + 1, process::load_average());
         for request in requests {
             if failures.iter().any(|(failed, _)| failed == request) {
                 continue;
@@ -210,10 +195,7 @@ fn measure(
             failures.push((request, why));
         }
     }
-    failures
-        .into_iter()
-        .map(|(request, why)| format!("{request}: {why}"))
-        .collect()
+    failures.into_iter().map(|(request, why)| format!("{request}: {why}")).collect()
 }
 
 /// Makes up for one process whose threads never ran side by side. Gives the reason if none of
@@ -257,10 +239,7 @@ fn rows_of(
     if spec.row.starts_with("watched") {
         let off = samples.least(&format!("{}-off@{door}", spec.row));
         let on = samples.least(&format!("{}-on@{door}", spec.row));
-        rows.extend(
-            on.zip(off)
-                .map(|(on, off)| row(&name, on - off, spec.target)),
-        );
+        rows.extend(on.zip(off).map(|(on, off)| row(&name, on - off, spec.target)));
         return missing(on.is_none(), &name, failures);
     }
     let own = samples.least(&name);
@@ -288,10 +267,8 @@ fn missing(is: bool, name: &str, failures: &mut Vec<String>) {
 /// Largest over smallest of the hot rows, for each door that has them all.
 fn flatness(samples: &Samples, rows: &mut Vec<Row>) {
     for door in BOTH {
-        let hot: Vec<f64> = FLAT_ROWS
-            .iter()
-            .filter_map(|row| samples.least(&format!("{row}@{door}")))
-            .collect();
+        let hot: Vec<f64> =
+            FLAT_ROWS.iter().filter_map(|row| samples.least(&format!("{row}@{door}"))).collect();
         let most = hot.iter().copied().fold(f64::MIN, f64::max);
         let least = hot.iter().copied().fold(f64::MAX, f64::min);
         if hot.len() < 2 || least <= 0.0 {
@@ -329,40 +306,16 @@ mod tests {
     fn least_and_difference_and_flatness_are_judged() {
         let mut samples = Samples::default();
         let line = |name: &str, least, median| (name.to_string(), least, median);
-        samples.add(vec![
-            line("hot-100@pool", 12.0, 13.0),
-            line("hot-1m@pool", 13.0, 14.0),
-        ]);
+        samples.add(vec![line("hot-100@pool", 12.0, 13.0), line("hot-1m@pool", 13.0, 14.0)]);
         samples.add(vec![line("hot-100@pool", 10.0, 15.0)]);
         samples.add(vec![line("watched-hot-off@pool", 11.0, 11.5)]);
         samples.add(vec![line("watched-hot-on@pool", 15.0, 16.0)]);
         let (mut rows, mut failures) = (Vec::new(), Vec::new());
-        rows_of(
-            &judged("hot-100", POOL, 20.0),
-            "pool",
-            &samples,
-            &mut rows,
-            &mut failures,
-        );
-        rows_of(
-            &judged("watched-hot", POOL, 3.0),
-            "pool",
-            &samples,
-            &mut rows,
-            &mut failures,
-        );
-        rows_of(
-            &judged("cross", POOL, 50.0),
-            "pool",
-            &samples,
-            &mut rows,
-            &mut failures,
-        );
+        rows_of(&judged("hot-100", POOL, 20.0), "pool", &samples, &mut rows, &mut failures);
+        rows_of(&judged("watched-hot", POOL, 3.0), "pool", &samples, &mut rows, &mut failures);
+        rows_of(&judged("cross", POOL, 50.0), "pool", &samples, &mut rows, &mut failures);
         flatness(&samples, &mut rows);
-        let short: Vec<_> = rows
-            .iter()
-            .map(|r| (r.name.as_str(), r.value, r.met))
-            .collect();
+        let short: Vec<_> = rows.iter().map(|r| (r.name.as_str(), r.value, r.met)).collect();
         assert_eq!(
             short,
             [

@@ -60,16 +60,11 @@ impl Programs {
         let peer = request.ends_with("@mimalloc") || request.ends_with("@tlsf");
         let mut command = Command::new(&self.harness);
         for (name, _) in std::env::vars_os() {
-            if PREFIXES_REMOVED
-                .iter()
-                .any(|p| name.to_string_lossy().starts_with(p))
-            {
+            if PREFIXES_REMOVED.iter().any(|p| name.to_string_lossy().starts_with(p)) {
                 command.env_remove(name);
             }
         }
-        command
-            .arg(if peer { &self.peers } else { &self.library })
-            .arg(request);
+        command.arg(if peer { &self.peers } else { &self.library }).arg(request);
         command.env("BENCH_ROUND", round.to_string());
         let output = match command.output() {
             Ok(output) => output,
@@ -103,9 +98,7 @@ fn compiler(harness: &Path) -> Command {
     let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
     let mut command = proc::program(compiler);
     command.args(["-O2", "-std=gnu11", "-Wall", "-Wextra", "-Iinclude", "-o"]);
-    command
-        .arg(harness)
-        .args(proc::files("benches/pool", &["c"]));
+    command.arg(harness).args(proc::files("benches/pool", &["c"]));
     command.args(["-lm", "-ldl", "-lpthread"]);
     command
 }
@@ -113,12 +106,8 @@ fn compiler(harness: &Path) -> Command {
 /// The machine in one line: processor, CPUs, load.
 pub fn machine() -> String {
     let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = info
-        .lines()
-        .find_map(|line| line.strip_prefix("model name"));
-    let model = model.map_or("unknown processor", |text| {
-        text.trim_start_matches([' ', '\t', ':'])
-    });
+    let model = info.lines().find_map(|line| line.strip_prefix("model name"));
+    let model = model.map_or("unknown processor", |text| text.trim_start_matches([' ', '\t', ':']));
     let cpus = std::thread::available_parallelism().map_or(0, usize::from);
     format!("{model}, {cpus} CPUs, load average {}", load_average())
 }
@@ -126,10 +115,7 @@ pub fn machine() -> String {
 /// The load averages of the last 1, 5 and 15 minutes.
 pub fn load_average() -> String {
     let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    text.split_whitespace()
-        .take(3)
-        .collect::<Vec<_>>()
-        .join(" ")
+    text.split_whitespace().take(3).collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]
@@ -138,17 +124,8 @@ mod tests {
 
     #[test]
     fn only_whole_lines_are_figures() {
-        assert_eq!(
-            parse("hot@pool 12.5 13"),
-            Some(("hot@pool".to_string(), 12.5, 13.0))
-        );
-        for bad in [
-            "",
-            "hot@pool 12.5",
-            "hot@pool 12.5 nan",
-            "hot@pool a 13",
-            "a 1 2 3",
-        ] {
+        assert_eq!(parse("hot@pool 12.5 13"), Some(("hot@pool".to_string(), 12.5, 13.0)));
+        for bad in ["", "hot@pool 12.5", "hot@pool 12.5 nan", "hot@pool a 13", "a 1 2 3"] {
             assert_eq!(parse(bad), None, "{bad}");
         }
     }
