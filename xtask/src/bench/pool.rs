@@ -2,7 +2,7 @@
 //!
 //! Owns the list of rows, their targets and the verdicts. Promises that every figure comes from
 //! the C harness in `benches/pool`, through `dlopen`, defaults on, as the least over several
-//! interleaved processes; a row that did not run is an error with its output, never left out.
+//! interleaved processes; a row that failed is an error with its output, never left out.
 //! Must not: time anything itself. Cost: about four minutes, `quick` about one.
 
 mod process;
@@ -13,6 +13,7 @@ use samples::Samples;
 
 use super::Row;
 use crate::Outcome;
+use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
 /// Processes a row runs in. Machines have speed states 1.5 apart that last for seconds, so the
@@ -113,32 +114,44 @@ const FLATNESS_MAX: f64 = 1.2;
 
 /// Measures every row (`quick`: fewer, in fewer processes) and gives them, medians among them.
 ///
-/// Errors: a program that does not build; any row that did not run (the others are printed).
+/// Errors: a program that does not build; any row that failed (the others are printed). A row
+/// that the machine was too busy for is told, has no number and misses its target.
 pub fn run(quick: bool) -> Outcome<Vec<Row>> {
     let programs = Programs::build()?;
     let specs: Vec<&Spec> = SPECS.iter().filter(|s| s.quick || !quick).collect();
-    let processes = if quick { PROCESSES_QUICK } else { PROCESSES };
+    let rounds = match quick {
+        true => PROCESSES_QUICK..=PROCESSES_QUICK,
+        false => PROCESSES..=PROCESSES + ROUNDS_ADDED,
+    };
     println!("{}", process::machine());
-    println!(
-        "{processes} interleaved processes a row; ns of thread CPU time a pair, harness \
-         included; the least is judged\n"
-    );
+    println!("ns of thread CPU time a pair, harness included; the least is judged");
     let mut samples = Samples::default();
-    let mut failures = measure(&programs, &requests(&specs, quick), processes, &mut samples);
+    let untold = measure(&programs, &requests(&specs, quick), rounds, &mut samples);
     println!("load average after the last process: {}\n", process::load_average());
     let mut rows = Vec::new();
     for spec in &specs {
-        for door in spec.doors {
-            rows_of(spec, door, &samples, &mut rows, &mut failures);
-        }
+        rows.extend(spec.doors.iter().flat_map(|door| rows_of(spec, door, &samples)));
     }
     flatness(&samples, &mut rows);
     let rows = with_medians(rows, &samples);
-    if failures.is_empty() {
+    for (request, why) in &untold.uncertified {
+        println!("{request}: not measured, the machine was too busy: {}", why.trim());
+    }
+    if untold.failed.is_empty() {
         return Ok(rows);
     }
     print!("{}", super::table(&rows));
-    Err(failures.join("\n"))
+    let line = |(request, why): &(String, String)| format!("{request}: {why}");
+    Err(untold.failed.iter().map(line).collect::<Vec<_>>().join("\n"))
+}
+
+/// Requests without a figure, and what the harness said.
+#[derive(Default)]
+struct Untold {
+    /// The library, a peer or the harness failed.
+    failed: Vec<(String, String)>,
+    /// The machine was too busy for a row of two threads.
+    uncertified: Vec<(String, String)>,
 }
 
 /// Puts the medians behind their rows and the group's name before all of them.
@@ -168,100 +181,84 @@ fn requests(specs: &[&Spec], quick: bool) -> Vec<String> {
     list
 }
 
-/// Runs each request once a round. Gives what failed: a request that failed is not tried again.
+/// Runs each request once a round; one that failed is not tried again. A request that was never
+/// certified gets more tries at the end.
 fn measure(
     programs: &Programs,
     requests: &[String],
-    processes: usize,
+    rounds: RangeInclusive<usize>,
     samples: &mut Samples,
-) -> Vec<String> {
-    let mut failures: Vec<(String, String)> = Vec::new();
-    let mut uncertified: Vec<(String, String)> = Vec::new();
-    for round in 0..processes {
-        eprintln!("round {} of {processes}, load {}", round + 1, process::load_average());
+) -> Untold {
+    let mut untold = Untold::default();
+    let (began, mut done) = (Instant::now(), 0);
+    while done < *rounds.start() || (done < *rounds.end() && began.elapsed() < AGE_FOR_MORE) {
+        eprintln!("round {}, load average {}", done + 1, process::load_average());
         for request in requests {
-            if failures.iter().any(|(failed, _)| failed == request) {
+            if untold.failed.iter().any(|(failed, _)| failed == request) {
                 continue;
             }
-            match programs.run(request, round) {
+            match programs.run(request, done) {
                 Ended::Measured(lines) => samples.add(lines),
-                Ended::Uncertified(why) => uncertified.push((request.clone(), why)),
-                Ended::Failed(why) => failures.push((request.clone(), why)),
+                Ended::Uncertified(why) => untold.uncertified.push((request.clone(), why)),
+                Ended::Failed(why) => untold.failed.push((request.clone(), why)),
             }
         }
+        done += 1;
     }
-    for (request, why) in uncertified {
-        if let Some(why) = retry(programs, &request, why, processes, samples) {
-            failures.push((request, why));
-        }
+    println!("{done} interleaved processes a row");
+    untold.uncertified.sort();
+    untold.uncertified.dedup_by(|again, first| again.0 == first.0);
+    for (request, _) in &untold.uncertified {
+        println!("{request}: {} of them certified", samples.runs(request));
     }
-    failures.into_iter().map(|(request, why)| format!("{request}: {why}")).collect()
+    untold.uncertified.retain(|(request, _)| samples.runs(request) == 0);
+    for (request, why) in std::mem::take(&mut untold.uncertified) {
+        retry(programs, request, why, done, samples, &mut untold);
+    }
+    untold
 }
 
-/// Makes up for one process whose threads never ran side by side. Gives the reason if none of
-/// the further processes did.
+/// Tries again until one process is certified, or the tries are used up.
 fn retry(
     programs: &Programs,
-    request: &str,
+    request: String,
     mut why: String,
-    processes: usize,
+    round: usize,
     samples: &mut Samples,
-) -> Option<String> {
+    untold: &mut Untold,
+) {
     for extra in 0..RETRIES {
-        match programs.run(request, processes + extra) {
-            Ended::Measured(lines) => {
-                samples.add(lines);
-                return None;
-            }
+        match programs.run(&request, round + extra) {
+            Ended::Measured(lines) => return samples.add(lines),
             Ended::Uncertified(again) => why = again,
-            Ended::Failed(again) => return Some(again),
+            Ended::Failed(again) => return untold.failed.push((request, again)),
         }
     }
-    Some(why)
+    untold.uncertified.push((request, why));
 }
 
-/// The rows of the table that one request gives: one, save where the harness prints two lines.
-fn rows_of(
-    spec: &Spec,
-    door: &str,
-    samples: &Samples,
-    rows: &mut Vec<Row>,
-    failures: &mut Vec<String>,
-) {
-    let name = format!("{}@{door}", spec.row);
+/// The rows of the table that one row of the harness gives through one door. Without a figure
+/// the value is not a number, and a target is missed.
+fn rows_of(spec: &Spec, door: &str, samples: &Samples) -> Vec<Row> {
+    let name = |suffix: &str| format!("{}{suffix}@{door}", spec.row);
+    let least = |suffix: &str| samples.least(&name(suffix));
     if spec.row == "tail" {
-        let high = samples.least(&format!("tail-p999@{door}"));
-        rows.extend(high.map(|v| row(&format!("tail-p999@{door}"), v, spec.target)));
-        let middle = samples.least(&format!("tail-p50@{door}"));
-        rows.extend(middle.map(|v| row(&format!("tail-p50@{door}"), v, None)));
-        return missing(high.is_none(), &name, failures);
+        let high = row(&name("-p999"), least("-p999"), spec.target);
+        return vec![high, row(&name("-p50"), least("-p50"), None)];
     }
     if spec.row.starts_with("watched") {
-        let off = samples.least(&format!("{}-off@{door}", spec.row));
-        let on = samples.least(&format!("{}-on@{door}", spec.row));
-        rows.extend(on.zip(off).map(|(on, off)| row(&name, on - off, spec.target)));
-        return missing(on.is_none(), &name, failures);
+        let added = least("-on").zip(least("-off")).map(|(on, off)| on - off);
+        return vec![row(&name(""), added, spec.target)];
     }
-    let own = samples.least(&name);
-    if let Some(value) = own {
-        let mut row = row(&name, value, spec.target);
-        if spec.peers && door != "empty" {
-            let peer = |peer: &&str| {
-                let name = format!("{}@{peer}", spec.row);
-                samples.least(&name).map(|v| ((*peer).to_string(), v))
-            };
-            row.peers = PEERS.iter().filter_map(peer).collect();
-        }
-        rows.push(row);
+    let mut own = row(&name(""), least(""), spec.target);
+    if spec.peers && door != "empty" {
+        let peer = |peer: &&str| {
+            let theirs = samples.least(&format!("{}@{peer}", spec.row));
+            theirs.map(|value| ((*peer).to_string(), value))
+        };
+        own.peers = PEERS.iter().filter_map(peer).collect();
     }
-    missing(own.is_none(), &name, failures);
-}
-
-/// Makes sure that a row without a figure is told, whatever the reason.
-fn missing(is: bool, name: &str, failures: &mut Vec<String>) {
-    if is && !failures.iter().any(|line| line.starts_with(name)) {
-        failures.push(format!("{name}: the harness printed no figure"));
-    }
+    vec![own]
 }
 
 /// Largest over smallest of the hot rows, for each door that has them all.
@@ -280,8 +277,8 @@ fn flatness(samples: &Samples, rows: &mut Vec<Row>) {
 }
 
 /// A row in nanoseconds, judged where it has a target.
-fn row(name: &str, value: f64, target: Option<f64>) -> Row {
-    Row::new(name, value, "ns", target)
+fn row(name: &str, value: Option<f64>, target: Option<f64>) -> Row {
+    Row::new(name, value.unwrap_or(f64::NAN), "ns", target)
 }
 
 #[cfg(test)]
@@ -310,20 +307,21 @@ mod tests {
         samples.add(vec![line("hot-100@pool", 10.0, 15.0)]);
         samples.add(vec![line("watched-hot-off@pool", 11.0, 11.5)]);
         samples.add(vec![line("watched-hot-on@pool", 15.0, 16.0)]);
-        let (mut rows, mut failures) = (Vec::new(), Vec::new());
-        rows_of(&judged("hot-100", POOL, 20.0), "pool", &samples, &mut rows, &mut failures);
-        rows_of(&judged("watched-hot", POOL, 3.0), "pool", &samples, &mut rows, &mut failures);
-        rows_of(&judged("cross", POOL, 50.0), "pool", &samples, &mut rows, &mut failures);
+        let mut rows = rows_of(&judged("hot-100", POOL, 20.0), "pool", &samples);
+        rows.extend(rows_of(&judged("watched-hot", POOL, 3.0), "pool", &samples));
+        rows.extend(rows_of(&judged("tail", POOL, 500.0), "pool", &samples));
         flatness(&samples, &mut rows);
-        let short: Vec<_> = rows.iter().map(|r| (r.name.as_str(), r.value, r.met)).collect();
-        assert_eq!(
-            short,
-            [
-                ("hot-100@pool", 10.0, Some(true)),
-                ("watched-hot@pool", 4.0, Some(false)),
-                ("hot-flatness-of-2@pool", 1.3, Some(false)),
-            ]
-        );
-        assert_eq!(failures, ["cross@pool: the harness printed no figure"]);
+        let short: Vec<_> =
+            rows.iter().map(|r| (r.name.as_str(), format!("{:.2}", r.value), r.met)).collect();
+        let wanted = [
+            ("hot-100@pool", "10.00", Some(true)),
+            ("watched-hot@pool", "4.00", Some(false)),
+            ("tail-p999@pool", "NaN", Some(false)),
+            ("tail-p50@pool", "NaN", None),
+            ("hot-flatness-of-2@pool", "1.30", Some(false)),
+        ];
+        assert_eq!(short, wanted.map(|(name, value, met)| (name, value.to_string(), met)));
+        assert_eq!((samples.runs("hot-100@pool"), samples.runs("watched-hot@pool")), (2, 1));
+        assert_eq!(samples.runs("tail@pool"), 0);
     }
 }

@@ -19,6 +19,13 @@ impl Samples {
         }
     }
 
+    /// How many processes gave a figure for `request` (`ROW@DOOR`). A row may print several
+    /// lines, whose names add to its own.
+    pub fn runs(&self, request: &str) -> usize {
+        let names = ["@", "-on@", "-p999@"].map(|joint| request.replacen('@', joint, 1));
+        names.iter().filter_map(|name| self.by_name.get(name)).map(Vec::len).max().unwrap_or(0)
+    }
+
     /// The least of all processes; none where the row never ran.
     pub fn least(&self, name: &str) -> Option<f64> {
         let all = self.by_name.get(name)?;
