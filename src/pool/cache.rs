@@ -15,11 +15,12 @@
 
 use super::Shared;
 use crate::base::raw;
+use crate::base::sync::SpinLock;
 use crate::base::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, compiler_fence};
 use crate::base::{sync, tls};
 use crate::slab::Round;
-use crate::slab::class::CLASSES;
-use crate::slab::depot::{Full, ROUNDS_MAX, Rounds};
+use crate::slab::class::{CLASSES, slot_bytes};
+use crate::slab::depot::{Budget, Depot, Full, ROUNDS_MAX, Rounds};
 use crate::stream::LaneId;
 use std::collections::VecDeque;
 use std::ptr::NonNull;
@@ -102,6 +103,24 @@ pub struct Waiting {
     pub cost_ns: f64,
 }
 
+/// A depot holds at most this much of a class.
+const DEPOT_CLASS_BYTES: u64 = 8 << 20;
+
+/// The most rounds that a magazine of a class may hold: 256 KiB, 2 to 64 rounds.
+#[inline]
+pub fn capacity_max(class: usize) -> u32 {
+    const MAGAZINE_BYTES: usize = 256 << 10;
+    (MAGAZINE_BYTES / slot_bytes(class).max(1)).clamp(2, ROUNDS_MAX) as u32
+}
+
+/// The capacity that a magazine starts with: 64 KiB, as long as the shortest slab, so that a
+/// first refill takes whole lines of marks and two threads do not share one.
+#[inline]
+pub fn capacity_min(class: usize) -> u32 {
+    const FIRST_BYTES: usize = 64 << 10;
+    (FIRST_BYTES / slot_bytes(class).max(1)).clamp(2, ROUNDS_MAX) as u32
+}
+
 /// The most rounds in an open batch of frees.
 pub const BATCH_MAX: usize = 4096;
 
@@ -144,7 +163,11 @@ pub struct LaneCache {
     pub prev: [Previous; CLASSES],
     /// Closed batches; null until the sync lane's first.
     pub waiting: *mut Waiting,
-    /// Bytes of magazine capacity granted to this cache.
+    /// The lane's depot, shared by all threads' caches of the lane.
+    pub depot: *const SpinLock<Depot>,
+    /// What all caches of the pool may hold.
+    pub budget: *const Budget,
+    /// Bytes of magazine capacity granted to this cache, out of the budget.
     pub granted: u64,
 }
 
@@ -335,6 +358,8 @@ impl Arena {
             }),
             prev: std::array::from_fn(|_| Previous { rounds: std::ptr::null_mut(), len: 0 }),
             waiting: std::ptr::null_mut(),
+            depot: view.depot,
+            budget: view.budget,
             granted: 0,
         };
         // SAFETY: as in `thread`.
@@ -379,6 +404,10 @@ pub struct View {
     pub marks: *const AtomicU8,
     /// See [`LaneCache::id`].
     pub lane: LaneId,
+    /// See [`LaneCache::depot`].
+    pub depot: *const SpinLock<Depot>,
+    /// See [`LaneCache::budget`].
+    pub budget: *const Budget,
 }
 
 // SAFETY: the pointers name tables of atomics that live as long as the pool.
@@ -492,6 +521,59 @@ impl LaneCache {
         mag.len = mag.len.checked_sub(1)?;
         // SAFETY: the round below the old `len` is set.
         Some(unsafe { *mag.rounds.add(mag.len as usize) })
+    }
+
+    /// What all caches of the pool may hold.
+    pub fn budget(&self) -> &Budget {
+        // SAFETY: the core keeps the budget alive until its last cache is removed.
+        unsafe { &*self.budget }
+    }
+
+    /// The lane's depot.
+    pub fn depot(&self) -> &SpinLock<Depot> {
+        // SAFETY: the core keeps the depot alive until the lane's last cache is removed.
+        unsafe { &*self.depot }
+    }
+
+    /// Fills the current, empty magazine from the depot. Takes the depot's lock only.
+    #[cold]
+    #[inline(never)]
+    pub fn refill(&mut self, class: usize) -> bool {
+        if self.mags[class].cap == 0 {
+            return false;
+        }
+        debug_assert_eq!(self.mags[class].len, 0);
+        // SAFETY: as in `depot`.
+        let mut depot = unsafe { &*self.depot }.lock();
+        let Some(full) = depot.pop(class) else { return false };
+        self.budget().give(full.rounds().len() as u64 * slot_bytes(class) as u64);
+        if let Some(old) = self.install(class, full) {
+            depot.keep(old);
+        }
+        true
+    }
+
+    /// Makes room in the current, full magazine: the full one behind it goes to the depot.
+    /// Takes the depot's lock only. False: the depot is full, or the capacity may still grow.
+    #[cold]
+    #[inline(never)]
+    pub fn spill(&mut self, class: usize) -> bool {
+        if self.mags[class].cap < capacity_max(class) {
+            return false;
+        }
+        let bytes = u64::from(self.prev[class].len) * slot_bytes(class) as u64;
+        // SAFETY: as in `depot`.
+        let mut depot = unsafe { &*self.depot }.lock();
+        if depot.class_bytes(class) + bytes > DEPOT_CLASS_BYTES || !self.budget().take(bytes) {
+            return false;
+        }
+        let empty = depot.empty();
+        if let Some(full) = self.eject(class, empty) {
+            depot.push(class, full);
+        }
+        drop(depot);
+        self.swap(class);
+        true
     }
 
     /// Exchanges the current, full magazine with the empty one behind it, if that has memory.

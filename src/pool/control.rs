@@ -70,13 +70,7 @@ impl Core {
     /// Ends the lane of a stream that will be destroyed.
     pub fn retire(&mut self, key: u64) -> Result<()> {
         let Some(lane) = self.lanes.find(key) else { return Ok(()) };
-        if let Some(depot) = self.depots.get_mut(lane as usize).and_then(Option::take) {
-            self.depot_bytes -= depot.bytes();
-            let mut depot = depot;
-            for full in depot.drain() {
-                self.give_back(lane, full.rounds());
-            }
-        }
+        self.flush_depot(lane);
         let retired = self.lanes.retire(&*self.driver.0, lane).map_err(driver_error)?;
         if !retired {
             return Err(Error::new(

@@ -11,13 +11,14 @@ use super::Settings;
 use super::cache::{LaneCache, View};
 use super::hot::SYNC_STREAM;
 use super::ladder::Refusal;
+use crate::base::sync::SpinLock;
 use crate::base::units::{QUANTUM, QUANTUM_SHIFT, UNIT_SHIFT};
 use crate::driver::{Driver, DriverResult};
 use crate::error::{Error, Result, Status};
 use crate::heap::{Heap, NodeId};
 use crate::slab::Round;
 use crate::slab::class::SLOT_MAX;
-use crate::slab::depot::{Depot, Rounds};
+use crate::slab::depot::{Budget, Depot};
 use crate::slab::marks::{Descriptor, Marks};
 use crate::slab::slabs::Slabs;
 use crate::stream::{LaneId, LaneKind, Lanes, Stamp};
@@ -87,10 +88,8 @@ pub struct Core {
     pub(super) slabs: Slabs,
     pub(super) marks: Marks,
     pub(super) lanes: Lanes,
-    pub(super) depots: Vec<Option<Box<Depot>>>,
-    pub(super) depot_bytes: u64,
-    /// Memory of magazines for reuse.
-    pub(super) spare_rounds: Vec<Rounds>,
+    pub(super) depots: Vec<Option<Arc<SpinLock<Depot>>>>,
+    pub(super) budget: Arc<Budget>,
     pub(super) pending: Vec<Batch>,
     pub(super) pending_bytes: u64,
     pub(super) caches: Vec<CacheRef>,
@@ -98,7 +97,6 @@ pub struct Core {
     pub(super) orphans: LaneId,
     pub(super) retired: Vec<LaneId>,
     pub(super) side: HashMap<usize, Side>,
-    pub(super) granted: u64,
     pub(super) totals: Totals,
     pub(super) captures: HashMap<u64, super::control::Capture>,
     /// Allocations that took the lock, and how many there were when caches were last emptied.
@@ -135,10 +133,20 @@ impl Core {
     }
 
     /// What a lane cache copies from this pool.
-    pub fn view(&self, lane: LaneId) -> View {
+    pub fn view(&mut self, lane: LaneId) -> View {
         let (descriptors, marks) = self.marks.pointers();
         let first = self.vmem.spaces()[0];
-        View { base: first.base, len: first.bytes, descriptors, marks, lane }
+        let depot: *const SpinLock<Depot> = self.depot(lane);
+        let budget: *const Budget = &*self.budget;
+        View { base: first.base, len: first.bytes, descriptors, marks, lane, depot, budget }
+    }
+
+    fn depot(&mut self, lane: LaneId) -> &SpinLock<Depot> {
+        let index = lane as usize;
+        if self.depots.len() <= index {
+            self.depots.resize_with(index + 1, || None);
+        }
+        self.depots[index].get_or_insert_with(|| Arc::new(SpinLock::new(Depot::default())))
     }
 
     /// The address of a quantum.

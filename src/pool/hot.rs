@@ -60,10 +60,11 @@ unsafe fn pop(cache: *mut ThreadCache, lane: *mut LaneCache, bytes: usize) -> us
         let lane = &mut *lane;
         let class = *BY_SIZE.get_unchecked((bytes - 1) >> 8) as usize;
         if lane.mags.get_unchecked(class).len == 0 {
-            if lane.prev.get_unchecked(class).len == 0 {
+            if lane.prev.get_unchecked(class).len != 0 {
+                lane.swap(class);
+            } else if !lane.refill(class) {
                 return 0;
             }
-            lane.swap(class);
         }
         let mag = lane.mags.get_unchecked_mut(class);
         mag.len -= 1;
@@ -181,8 +182,12 @@ pub unsafe fn dealloc(pool: u64, address: *mut c_void, stream: u64) -> Status {
                 let lane = &mut *lane;
                 let full = lane.mags.get_unchecked(slot.class).len
                     >= lane.mags.get_unchecked(slot.class).cap;
-                if full && lane.prev.get_unchecked(slot.class).len == 0 {
-                    lane.swap_empty(slot.class);
+                if full {
+                    if lane.prev.get_unchecked(slot.class).len == 0 {
+                        lane.swap_empty(slot.class);
+                    } else {
+                        lane.spill(slot.class);
+                    }
                 }
                 let mag = lane.mags.get_unchecked_mut(slot.class);
                 if mag.len < mag.cap {

@@ -21,6 +21,7 @@ use crate::config::FreeMode;
 use crate::driver::Driver;
 use crate::error::{Error, Result, Status};
 use crate::heap::Heap;
+use crate::slab::depot::Budget;
 use crate::slab::marks::Marks;
 use crate::slab::slabs::Slabs;
 use crate::stream::{LaneKind, Lanes};
@@ -405,6 +406,8 @@ fn new_core(driver: Arc<dyn Driver>, settings: Settings) -> Result<Core> {
     let sync = lanes.open(SYNC_STREAM, LaneKind::Sync).ok_or_else(no_memory)?;
     let orphans = lanes.open(u64::MAX, LaneKind::Sync).ok_or_else(no_memory)?;
     let reserve = settings.reserve;
+    // An eighth is for quarantine.
+    let budget = Arc::new(Budget::new(settings.cache / 8 * 7));
     let mut core = Core {
         id: 0,
         driver: DriverRef(driver),
@@ -415,8 +418,7 @@ fn new_core(driver: Arc<dyn Driver>, settings: Settings) -> Result<Core> {
         marks,
         lanes,
         depots: Vec::new(),
-        depot_bytes: 0,
-        spare_rounds: Vec::new(),
+        budget,
         pending: Vec::new(),
         pending_bytes: 0,
         caches: Vec::new(),
@@ -424,7 +426,6 @@ fn new_core(driver: Arc<dyn Driver>, settings: Settings) -> Result<Core> {
         orphans,
         retired: Vec::new(),
         side: HashMap::new(),
-        granted: 0,
         totals: Totals::default(),
         captures: HashMap::new(),
         misses: 1 << 32,

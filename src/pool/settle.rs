@@ -188,7 +188,7 @@ impl Core {
 
     /// Takes a cache's grants away; its capacities are 0 until they grow again.
     pub fn revoke_grants(&mut self, cache: &mut LaneCache) {
-        self.granted -= cache.granted;
+        self.budget.give(cache.granted);
         cache.granted = 0;
         for class in 1..CLASS_END {
             cache.set_cap(class, 0);
@@ -197,17 +197,20 @@ impl Core {
 
     /// Gives back every slot of every depot. Answers whether there was anything.
     pub fn flush_depots(&mut self) -> bool {
-        let mut any = false;
-        for lane in 0..self.depots.len() {
-            let Some(depot) = self.depots[lane].as_deref_mut() else { continue };
-            let full = depot.drain();
-            any |= !full.is_empty();
-            for magazine in full {
-                self.give_back(lane as LaneId, magazine.rounds());
-            }
+        (0..self.depots.len()).fold(false, |any, lane| self.flush_depot(lane as LaneId) | any)
+    }
+
+    /// Gives back every slot of a lane's depot.
+    pub fn flush_depot(&mut self, lane: LaneId) -> bool {
+        let Some(Some(depot)) = self.depots.get(lane as usize) else { return false };
+        let mut depot = depot.lock();
+        self.budget.give(depot.bytes());
+        let full = depot.drain();
+        drop(depot);
+        for magazine in &full {
+            self.give_back(lane, magazine.rounds());
         }
-        self.depot_bytes = 0;
-        any
+        !full.is_empty()
     }
 
     /// Ends a cache's membership: flushed, its counters kept by the pool.

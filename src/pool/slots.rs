@@ -4,14 +4,13 @@
 //! budget, a refill takes slots of one word of free bits, a full magazine goes to the depot whole.
 //! Runs under the core's lock. Cost: some ten ns a slot, less with the rest of its refill.
 
-use super::cache::LaneCache;
+use super::cache::{LaneCache, capacity_max, capacity_min};
 use super::core::{Batch, Core, note};
 use super::ladder::Refusal;
 use crate::base::units::QUANTUM_SHIFT;
 use crate::heap::NodeId;
 use crate::slab::Round;
 use crate::slab::class::slot_bytes;
-use crate::slab::depot::{Depot, Full, ROUNDS_MAX, Rounds};
 use crate::stream::{LaneId, Stamp};
 
 impl Core {
@@ -29,12 +28,10 @@ impl Core {
             return Ok(cache.pop(class).expect("the magazine behind was not empty"));
         }
         self.grow_cap(cache, class);
-        if let Some(full) = self.depot(cache.id as LaneId).and_then(|d| d.pop(class)) {
-            let bytes = (full.rounds().len() * slot_bytes(class)) as u64;
-            self.depot_bytes -= bytes;
-            if let Some(round) = self.load(cache, class, full) {
-                return Ok(round);
-            }
+        if cache.refill(class)
+            && let Some(round) = cache.pop(class)
+        {
+            return Ok(round);
         }
         if cache.id as LaneId == self.sync && cache.since_look >= (cache.open_max / 4).max(16) {
             self.turn(cache, false);
@@ -43,32 +40,6 @@ impl Core {
             }
         }
         self.slot_from_slabs(cache, class)
-    }
-
-    /// Makes a full magazine of the depot the cache's current one. Answers one of its rounds.
-    fn load(&mut self, cache: &mut LaneCache, class: usize, full: Full) -> Option<Round> {
-        if cache.mags[class].cap == 0 {
-            // This cache may hold nothing: one slot is used, the others go back.
-            let (&first, rest) = full.rounds().split_first()?;
-            self.give_back(cache.id as LaneId, rest);
-            return Some(first);
-        }
-        if let Some(old) = cache.install(class, full) {
-            self.keep_rounds(old);
-        }
-        cache.pop(class)
-    }
-
-    /// Keeps the memory of a magazine for reuse.
-    fn keep_rounds(&mut self, rounds: Rounds) {
-        const SPARE_MAX: usize = 256;
-        if self.spare_rounds.len() < SPARE_MAX {
-            self.spare_rounds.push(rounds);
-        }
-    }
-
-    fn empty_rounds(&mut self) -> Rounds {
-        self.spare_rounds.pop().unwrap_or_else(|| Box::new([Round(0); ROUNDS_MAX]))
     }
 
     pub(super) fn slot_from_slabs(
@@ -160,22 +131,18 @@ impl Core {
         if self.settings.always_slow() {
             return;
         }
-        const MAGAZINE_BYTES: usize = 256 << 10;
-        let slot = slot_bytes(class);
-        let most = (MAGAZINE_BYTES / slot).clamp(2, ROUNDS_MAX) as u32;
+        let most = capacity_max(class);
         let cap = cache.mags[class].cap;
         if cap >= most {
             return;
         }
-        let next = (cap * 2).clamp(4.min(most), most);
+        let next = (cap * 2).clamp(capacity_min(class), most);
         // Two magazines a class.
-        let more = u64::from(next - cap) * slot as u64 * 2;
-        if self.granted + more > self.settings.cache / 4 * 3 {
-            return;
+        let more = u64::from(next - cap) * slot_bytes(class) as u64 * 2;
+        if self.budget.take(more) {
+            cache.granted += more;
+            cache.set_cap(class, next);
         }
-        self.granted += more;
-        cache.granted += more;
-        cache.set_cap(class, next);
     }
 
     // ---- slots back ------------------------------------------------------------------
@@ -195,43 +162,16 @@ impl Core {
                 return;
             }
             if cache.prev[class].len > 0 {
-                let empty = self.empty_rounds();
-                if let Some(full) = cache.eject(class, empty) {
-                    self.spill(cache.id as LaneId, class, full);
+                if cache.spill(class) {
+                    cache.push(class, round);
+                    return;
                 }
+                let rounds = cache.take_prev(class);
+                self.give_back(cache.id as LaneId, &rounds);
             }
             cache.swap(class);
         }
         cache.push(class, round);
-    }
-
-    /// Keeps a full magazine in the depot, or gives its slots back when that is full.
-    fn spill(&mut self, lane: LaneId, class: usize, full: Full) {
-        const DEPOT_CLASS_BYTES: u64 = 4 << 20;
-        let bytes = (full.rounds().len() * slot_bytes(class)) as u64;
-        // Depots share the caches' part of the budget with the magazines.
-        let budget = self.settings.cache / 8 * 7;
-        let room = self.depot_bytes + self.granted + bytes <= budget;
-        let depot = self.depot_mut(lane);
-        if room && depot.class_bytes(class) + bytes <= DEPOT_CLASS_BYTES {
-            depot.push(class, full);
-            self.depot_bytes += bytes;
-            return;
-        }
-        self.give_back(lane, full.rounds());
-        self.keep_rounds(full.into_parts().0);
-    }
-
-    pub(super) fn depot(&mut self, lane: LaneId) -> Option<&mut Depot> {
-        self.depots.get_mut(lane as usize)?.as_deref_mut()
-    }
-
-    pub(super) fn depot_mut(&mut self, lane: LaneId) -> &mut Depot {
-        let index = lane as usize;
-        if self.depots.len() <= index {
-            self.depots.resize_with(index + 1, || None);
-        }
-        self.depots[index].get_or_insert_with(Box::default)
     }
 
     /// Puts slots that are free in `lane`'s order back into their slabs; those of other
