@@ -51,8 +51,10 @@ pub struct Heap {
     gaps: BTreeMap<u32, NodeId>,
     /// Live quanta of each granule.
     live: Vec<u16>,
-    /// Quanta a granule.
+    /// Quanta a granule, a power of two, and its logarithm: a division would cost more than
+    /// all else that a block's granules need.
     per_granule: u32,
+    shift: u32,
     counts: Counts,
 }
 
@@ -81,13 +83,14 @@ pub enum Effort {
 impl Heap {
     /// An empty heap over granules of `per_granule` quanta.
     pub fn new(per_granule: u32) -> Heap {
-        assert!(per_granule > 0 && per_granule <= u32::from(u16::MAX));
+        assert!(per_granule.is_power_of_two() && per_granule <= u32::from(u16::MAX));
         Heap {
             nodes: Nodes::default(),
             bins: Bins::new(),
             gaps: BTreeMap::new(),
             live: Vec::new(),
             per_granule,
+            shift: per_granule.trailing_zeros(),
             counts: Counts::default(),
         }
     }
@@ -277,37 +280,34 @@ impl Heap {
         self.bins.insert(&mut self.nodes, head);
     }
 
+    /// The part of `[off, end)` that lies in a granule.
+    #[inline(always)]
+    fn part(&self, granule: u32, off: u32, end: u32) -> u16 {
+        let start = granule << self.shift;
+        (end.min(start + self.per_granule) - off.max(start)) as u16
+    }
+
     fn add_live(&mut self, off: u32, len: u32) {
         self.counts.live_quanta += u64::from(len);
-        let mut at = off;
         let end = off + len;
-        while at < end {
-            let granule = at / self.per_granule;
-            let stop = end.min((granule + 1) * self.per_granule);
+        for granule in off >> self.shift..=(end - 1) >> self.shift {
+            let part = self.part(granule, off, end);
             let live = &mut self.live[granule as usize];
-            if *live == 0 {
-                self.counts.idle_granules -= 1;
-            }
-            *live += (stop - at) as u16;
+            self.counts.idle_granules -= u64::from(*live == 0);
+            *live += part;
             debug_assert!(u32::from(*live) <= self.per_granule);
-            at = stop;
         }
     }
 
     fn sub_live(&mut self, off: u32, len: u32) {
         self.counts.live_quanta -= u64::from(len);
-        let mut at = off;
         let end = off + len;
-        while at < end {
-            let granule = at / self.per_granule;
-            let stop = end.min((granule + 1) * self.per_granule);
+        for granule in off >> self.shift..=(end - 1) >> self.shift {
+            let part = self.part(granule, off, end);
             let live = &mut self.live[granule as usize];
-            debug_assert!(u32::from(*live) >= stop - at);
-            *live -= (stop - at) as u16;
-            if *live == 0 {
-                self.counts.idle_granules += 1;
-            }
-            at = stop;
+            debug_assert!(*live >= part);
+            *live -= part;
+            self.counts.idle_granules += u64::from(*live == 0);
         }
     }
 }

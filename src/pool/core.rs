@@ -150,13 +150,25 @@ impl Core {
     }
 
     /// The address of a quantum.
+    #[inline]
     pub fn address(&self, quantum: u32) -> usize {
+        let offset = (quantum as usize) << QUANTUM_SHIFT;
+        let first = &self.vmem.spaces()[0];
+        if offset < first.bytes {
+            return first.base + offset;
+        }
         let per = self.heap.per_granule();
         self.vmem.address(quantum / per) + (quantum % per) as usize * QUANTUM
     }
 
     /// The quantum of an address and the offset inside it, if the pool covers it.
+    #[inline]
     pub fn quantum(&self, address: usize) -> Option<(u32, usize)> {
+        let first = &self.vmem.spaces()[0];
+        let offset = address.wrapping_sub(first.base);
+        if offset < first.bytes {
+            return Some(((offset >> QUANTUM_SHIFT) as u32, offset & (QUANTUM - 1)));
+        }
         let space = self.vmem.find(address)?;
         let offset = address - space.base;
         let first = space.first * self.heap.per_granule();

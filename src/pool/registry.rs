@@ -381,7 +381,7 @@ const FIRST_MAX: usize = 512 << 30;
 fn new_core(driver: Arc<dyn Driver>, settings: Settings) -> Result<Core> {
     let device = driver.device().clone();
     let granule = device.granularity;
-    if granule % QUANTUM != 0 || granule / QUANTUM > usize::from(u16::MAX) {
+    if !granule.is_power_of_two() || !(QUANTUM..=QUANTUM << 15).contains(&granule) {
         return Err(Error::new(
             Status::Unsupported,
             format!("a mapping granularity of {granule} bytes is not supported"),

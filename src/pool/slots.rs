@@ -137,8 +137,8 @@ impl Core {
             return;
         }
         let next = (cap * 2).clamp(capacity_min(class), most);
-        // Two magazines a class.
-        let more = u64::from(next - cap) * slot_bytes(class) as u64 * 2;
+        // Of a class's two magazines one is full on average; that is what counts.
+        let more = u64::from(next - cap) * slot_bytes(class) as u64;
         if self.budget.take(more) {
             cache.granted += more;
             cache.set_cap(class, next);
