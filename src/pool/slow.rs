@@ -7,7 +7,7 @@ use super::cache::{self, LaneCache, ThreadCache};
 use super::core::{Core, Extent, REQUEST_MAX, Side};
 use super::hot::{SYNC_STREAM, slot_in_table};
 use super::ladder::{self, Refusal};
-use super::{Shared, invalid_pool, registry};
+use super::{Shared, registry};
 use super::{devices, world};
 use crate::base::sync::atomic::Ordering;
 use crate::base::units::{MIB, QUANTUM, QUANTUM_SHIFT, UNIT_SHIFT};
@@ -85,38 +85,46 @@ fn checked_request(bytes: usize, align: usize) -> Result<()> {
     Ok(())
 }
 
-/// This thread's cache and its cache for the lane, with the lane's key.
+/// This thread's cache and its cache for the lane, with the pool and the lane's key. Inlined:
+/// a result in memory, read back wider than it was written, costs more than the look-up.
+#[inline(always)]
 fn find(pool: u64, stream: u64) -> Result<Found> {
     world::check_world()?;
-    let mut thread = cache::current();
+    let thread = cache::current();
+    let key = pool ^ stream;
+    let mut lane: *mut LaneCache = std::ptr::null_mut();
     // SAFETY: this thread's own cache; read between enter and leave.
-    let mut lane = unsafe {
+    unsafe {
         if cache::enter(thread) {
-            let lane = (*thread).table[slot_in_table(pool ^ stream)];
-            let hit = if lane.key == pool ^ stream && !lane.lane.is_null() {
-                (*thread).last = lane;
-                Some((lane.lane, (*lane.lane).pool, (*lane.lane).key))
-            } else {
-                None
-            };
+            let entry = (*thread).table[slot_in_table(key)];
+            if entry.key == key {
+                (*thread).last = entry;
+                lane = entry.lane;
+            }
             cache::leave(thread);
-            hit
-        } else {
-            thread = registry::enrol()?;
-            None
         }
-    };
-    if lane.is_none() {
-        let (found, shared) = registry::lane_cache(thread, pool, stream)?;
-        // SAFETY: lane caches are never unmapped; the key of a live one does not change.
-        lane = Some((found, shared, unsafe { (*found).key }));
     }
-    let (lane, shared, key) = lane.ok_or_else(invalid_pool)?;
-    Ok((thread, lane, shared, key))
+    if lane.is_null() {
+        return find_miss(pool, stream);
+    }
+    // SAFETY: lane caches are never unmapped; these fields of a live one do not change, and
+    // `ladder::checked` tells under the lock if it is live no more.
+    let (shared, key) = unsafe { ((*lane).pool, (*lane).key) };
+    Ok(Found { thread, lane, shared, key })
+}
+
+#[cold]
+#[inline(never)]
+fn find_miss(pool: u64, stream: u64) -> Result<Found> {
+    let thread = registry::enrol()?;
+    let (lane, shared) = registry::lane_cache(thread, pool, stream)?;
+    // SAFETY: as in `find`.
+    let key = unsafe { (*lane).key };
+    Ok(Found { thread, lane, shared, key })
 }
 
 fn alloc_block(pool: u64, bytes: usize, align: usize, stream: u64) -> Result<usize> {
-    let (thread, lane, shared, key) = find(pool, stream)?;
+    let Found { thread, lane, shared, key } = find(pool, stream)?;
     let id = key_pool(key, stream);
     // SAFETY: this thread's own cache.
     let tag = unsafe { (*thread).tag } as u8;
@@ -177,7 +185,7 @@ pub fn dealloc(pool: u64, address: usize, stream: u64) -> Status {
         }
         let found = find(pool, stream)?;
         // SAFETY: lane caches are never unmapped; these fields of a live one do not change.
-        let first = unsafe { address.wrapping_sub((*found.1).base) < (*found.1).len };
+        let first = unsafe { address.wrapping_sub((*found.lane).base) < (*found.lane).len };
         if first {
             return free_block(found, address, stream);
         }
@@ -187,7 +195,12 @@ pub fn dealloc(pool: u64, address: usize, stream: u64) -> Status {
 }
 
 /// This thread's cache, its cache for a lane, the pool, the lane's key.
-type Found = (*mut ThreadCache, *mut LaneCache, &'static Shared, u64);
+struct Found {
+    thread: *mut ThreadCache,
+    lane: *mut LaneCache,
+    shared: &'static Shared,
+    key: u64,
+}
 
 /// The handle of the pool to free into: as given, or found by address for the default.
 fn owning_pool(pool: u64, address: usize) -> Result<u64> {
@@ -204,8 +217,9 @@ fn owning_pool(pool: u64, address: usize) -> Result<u64> {
     Ok(registry::pool_of(address)? << super::HANDLE_SHIFT)
 }
 
+#[inline(always)]
 fn free_block(found: Found, address: usize, stream: u64) -> Result<()> {
-    let (thread, lane, shared, key) = found;
+    let Found { thread, lane, shared, key } = found;
     let id = key_pool(key, stream);
     let mode = if stream == SYNC_STREAM { shared.free_mode() } else { FreeMode::Deferred };
     if mode == FreeMode::Sync {
