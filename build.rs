@@ -27,9 +27,9 @@ fn profile_dir() -> Option<PathBuf> {
 fn link_soname(dir: &Path) {
     let link = dir.join(SONAME);
     // The target does not exist yet on a first build: a dangling link is right.
-    if std::fs::symlink_metadata(&link).is_err() {
-        if let Err(e) = std::os::unix::fs::symlink("libforebay.so", &link) {
-            println!("cargo:warning=cannot make {}: {e}", link.display());
-        }
+    if std::fs::symlink_metadata(&link).is_err()
+        && let Err(e) = std::os::unix::fs::symlink("libforebay.so", &link)
+    {
+        println!("cargo:warning=cannot make {}: {e}", link.display());
     }
 }

@@ -4,7 +4,7 @@ use super::{PoolT, null, put};
 use crate::error::{Error, Status};
 use crate::pool::devices;
 use crate::pool::slow::guarded;
-use crate::pool::{Pool, cache, registry, report};
+use crate::pool::{Pool, registry, report};
 use std::ffi::{CStr, CString, c_char, c_void};
 
 /// Where every byte of a pool is. live, cached, pending, trapped, idle and other are disjoint;
@@ -317,8 +317,7 @@ pub unsafe extern "C" fn forebay_tag_set(tag: u32, previous: *mut u32) -> Status
                 format!("{tag} is no tag; make one with forebay_tag_create()"),
             ));
         }
-        let thread = registry::enrol()?;
-        let old = cache::set_tag(thread, tag);
+        let old = registry::set_tag(tag)?;
         if !previous.is_null() {
             // SAFETY: as the caller promised.
             unsafe { previous.write(old) };

@@ -182,12 +182,6 @@ pub fn is_first(cache: *mut ThreadCache) -> bool {
     cache.cast::<u8>() == tls::first()
 }
 
-/// Sets the tag of this thread's blocks; answers the old one.
-pub fn set_tag(thread: *mut ThreadCache, tag: u32) -> u32 {
-    // SAFETY: `enrol` answered this thread's own cache; the owner alone uses the field.
-    unsafe { std::mem::replace(&mut (*thread).tag, tag) }
-}
-
 /// Opens a hot operation on the owner's cache: true when the caches may be touched until
 /// [`leave`]. False: already left; take the slow path.
 ///

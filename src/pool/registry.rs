@@ -106,6 +106,13 @@ pub fn enrol() -> Result<*mut ThreadCache> {
     Ok(cache)
 }
 
+/// Sets the tag of this thread's blocks from now on; answers the old one.
+pub fn set_tag(tag: u32) -> Result<u32> {
+    let thread = enrol()?;
+    // SAFETY: this thread's own cache; the owner alone uses the field.
+    Ok(unsafe { std::mem::replace(&mut (*thread).tag, tag) })
+}
+
 /// A thread ends: everything it cached goes back.
 ///
 /// # Safety
@@ -152,7 +159,7 @@ unsafe fn drop_lane(registry: &mut Registry, lane: *mut LaneCache) {
 
 /// The lane cache of this thread for (pool, stream), made if need be, entered in the
 /// thread's table, with the pool it belongs to.
-pub fn lane_cache(
+pub(super) fn lane_cache(
     thread: *mut ThreadCache,
     pool: u64,
     stream: u64,

@@ -226,7 +226,7 @@ fn free_block(found: Found, address: usize, stream: u64) -> Result<()> {
         shared.with_core(id, |core| core.locate(address).map(|_| ()))??;
         super::control::synchronize(shared, id)?;
     }
-    let freed = shared.with_core(id, |core| {
+    shared.with_core(id, |core| {
         // SAFETY: the core is locked and the cache came from this thread's table.
         let cache = match unsafe { ladder::checked(lane, key, thread) } {
             Ok(cache) => cache,
@@ -236,8 +236,7 @@ fn free_block(found: Found, address: usize, stream: u64) -> Result<()> {
             return Err(super::core::unknown_stream(stream));
         }
         core.free_at(cache, address, mode)
-    })?;
-    freed
+    })?
 }
 
 /// What lies at an address.

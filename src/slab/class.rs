@@ -143,8 +143,8 @@ mod tests {
         for class in 1..CLASS_END {
             for unit in 0..8192 {
                 let (slot, start) = slot_of(class, unit);
-                assert_eq!(slot, unit / INFO[class].units);
-                assert_eq!(start, unit % INFO[class].units == 0);
+                let units = slot_bytes(class) as u32 >> 8;
+                assert_eq!((slot, start), (unit / units, unit.is_multiple_of(units)));
             }
         }
     }
