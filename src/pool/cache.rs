@@ -519,3 +519,6 @@ impl LaneCache {
         rounds
     }
 }
+
+#[cfg(all(test, loom))]
+mod model;
