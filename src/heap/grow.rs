@@ -5,7 +5,7 @@
 //! happens hundreds of times in a program's warm-up, each time beside driver calls that
 //! cost more.
 
-use super::nodes::{Kind, NIL, NodeId};
+use super::nodes::{Kind, NIL, Node, NodeId};
 use super::{Heap, Stamp};
 use crate::stream::{LaneId, Lanes};
 
@@ -202,15 +202,23 @@ impl Heap {
         self.counts.stranded_granules += u64::from(len);
     }
 
-    /// Gives stranded granules back as a gap, once they could be unmapped.
+    /// Gives one stranded granule back as a gap, once it could be unmapped; those stranded with
+    /// it stay. A walk over all nodes: rare.
     pub fn unstrand(&mut self, granule: u32) {
-        let at = granule * self.per_granule;
+        let (start, end) = (granule * self.per_granule, (granule + 1) * self.per_granule);
         let mut node = self.nodes.first;
-        while self.nodes[node].off != at || self.nodes[node].kind != Kind::Stranded {
+        let holds = |n: &Node| n.kind == Kind::Stranded && n.off <= start && end <= n.off + n.len;
+        while !holds(&self.nodes[node]) {
             node = self.nodes[node].next;
             assert!(node != NIL, "granule {granule} is stranded");
         }
-        self.counts.stranded_granules -= u64::from(self.nodes[node].len / self.per_granule);
+        if self.nodes[node].off < start {
+            node = self.nodes.split(node, start);
+        }
+        if self.nodes[node].off + self.nodes[node].len > end {
+            self.nodes.split(node, end);
+        }
+        self.counts.stranded_granules -= 1;
         self.nodes[node].kind = Kind::Gap;
         self.join_gap(node);
     }

@@ -630,3 +630,6 @@ impl LaneCache {
         rounds
     }
 }
+
+#[cfg(all(test, loom))]
+mod model;

@@ -14,7 +14,7 @@
 
 pub mod lanes;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use lanes::{LaneKind, Lanes};
 

@@ -63,7 +63,9 @@ pub struct Vmem {
     spaces: Vec<Space>,
     /// The page mapped at each granule.
     mapped: Vec<Option<PageHandle>>,
-    pins: Vec<u16>,
+    /// How often each granule is pinned. A granule may hold thousands of blocks, and each may
+    /// be pinned again and again.
+    pins: Vec<u32>,
     stock: Vec<PageHandle>,
     unreleased: Vec<PageHandle>,
     stranded: Vec<u32>,
@@ -127,7 +129,7 @@ impl Vmem {
     }
 
     /// Reserves at least `least` and at most `wanted` bytes (multiples of the granule),
-    /// halving on refusal. Answers the new space.
+    /// halving on refusal, `least` last. Answers the new space.
     pub fn add_space(&mut self, wanted: usize, least: usize) -> DriverResult<Space> {
         debug_assert!(wanted >= least && least >= self.granule);
         let mut bytes = wanted / self.granule * self.granule;
@@ -143,9 +145,9 @@ impl Vmem {
                     self.calls.reserves += 1;
                     return Ok(space);
                 }
-                Err(e) if e.code == Code::NoAddressSpace && bytes / 2 >= least => {
+                Err(e) if e.code == Code::NoAddressSpace && bytes > least => {
                     tracing::warn!(bytes, "address space refused; trying half");
-                    bytes = (bytes / 2).next_multiple_of(self.granule);
+                    bytes = (bytes / 2).next_multiple_of(self.granule).max(least);
                 }
                 Err(e) => return Err(e),
             }
