@@ -121,7 +121,7 @@ fn alloc_block(pool: u64, bytes: usize, align: usize, stream: u64) -> Result<usi
     // SAFETY: this thread's own cache.
     let tag = unsafe { (*thread).tag } as u8;
     let class = if align > QUANTUM { None } else { class_aligned(bytes, align.max(1)) };
-    ladder::climb(shared, id, bytes, |core| {
+    ladder::climb(shared, id, bytes, |core, fit| {
         // SAFETY: the core is locked and the cache came from this thread's table.
         let cache = unsafe { ladder::checked(lane, key, thread)? };
         core.misses += 1;
@@ -133,7 +133,7 @@ fn alloc_block(pool: u64, bytes: usize, align: usize, stream: u64) -> Result<usi
                 let round = core.take_slot(cache, class)?;
                 hand_out(core, cache, class, round, bytes, tag)
             }
-            None => core.take_extent(cache, bytes, align, tag)?,
+            None => core.take_extent(cache, bytes, align, tag, fit)?,
         };
         if core.settings.keeps_records() {
             core.watch(address, bytes);
