@@ -175,11 +175,14 @@ pub fn dealloc(pool: u64, address: usize, stream: u64) -> Status {
             Err(e) if e.status() == Status::ShutDown => return Ok(()),
             other => other?,
         }
-        let found = find(pool, stream)?;
-        // SAFETY: lane caches are never unmapped; these fields of a live one do not change.
-        let first = unsafe { address.wrapping_sub((*found.1).base) < (*found.1).len };
-        if first {
-            return free_block(found, address, stream);
+        // A free makes no default pool: the block may be another's, or nobody's.
+        if pool != 0 || devices::default_made().is_some() {
+            let found = find(pool, stream)?;
+            // SAFETY: lane caches are never unmapped; these fields of a live one do not change.
+            let first = unsafe { address.wrapping_sub((*found.1).base) < (*found.1).len };
+            if first {
+                return free_block(found, address, stream);
+            }
         }
         let pool = owning_pool(pool, address)?;
         free_block(find(pool, stream)?, address, stream)
