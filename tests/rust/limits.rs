@@ -128,10 +128,14 @@ fn the_keeper_trims_to_the_soft_limit() {
     settings.soft_limit = Some(8 * MIB as u64);
     let pool = common::pool(&driver, settings);
     let kept = pool.alloc(2 * MIB, 0).expect("fits");
+    // By now it has had its first look, and sleeps.
+    std::thread::sleep(Duration::from_millis(50));
     let large = pool.alloc(30 * MIB, 0).expect("below the hard limit");
     pool.dealloc(large, 0).expect("live");
     wait_until("the keeper trims", || driver.inner().census().page_bytes <= 8 * MIB);
     assert_eq!(check_books(&driver, &pool).mapped_bytes, 8 << 20, "and no more than it must");
+    pool.set_limits(None, Some(4 << 20)).expect("below the hard limit");
+    wait_until("the keeper trims", || driver.inner().census().page_bytes <= 4 * MIB);
     pool.dealloc(kept, 0).expect("live");
     common::end(&driver, pool, &[]);
 }

@@ -37,6 +37,13 @@ impl Gathered {
     }
 }
 
+/// Lets the pool make what it makes once in its life: an event for its fences.
+pub fn warm_up(pool: &Pool) -> Result<(), Error> {
+    let block = pool.alloc(GRANULE, 0)?;
+    pool.dealloc(block, 0)?;
+    pool.trim(0).map(|_| ())
+}
+
 /// Fills the device with blocks of one granule, frees every second one, and asks for `bytes`.
 /// Everything is freed again.
 pub fn checkerboard(driver: &Watched, pool: &Pool, bytes: usize) -> Result<Gathered, Error> {

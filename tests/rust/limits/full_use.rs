@@ -8,6 +8,7 @@ use std::sync::Arc;
 #[test]
 fn a_checkerboard_serves_requests_of_every_length() {
     let (driver, pool) = common::small_pool(128 * MIB);
+    rounds::warm_up(&pool).expect("an empty pool");
     for bytes in [4 * MIB, 16 * MIB, 64 * MIB] {
         let gathered = rounds::checkerboard(&driver, &pool, bytes).expect("idle pages suffice");
         println!("{bytes} bytes: {gathered:?}, at most {}", gathered.most());
