@@ -10,7 +10,7 @@
 use super::Settings;
 use super::cache::{LaneCache, View};
 use super::hot::SYNC_STREAM;
-use super::ladder::Refusal;
+use super::ladder::{Fit, Refusal};
 use crate::base::sync::SpinLock;
 use crate::base::units::{QUANTUM, QUANTUM_SHIFT, UNIT_SHIFT};
 use crate::driver::{Driver, DriverResult};
@@ -225,8 +225,12 @@ impl Core {
         bytes: usize,
         align: usize,
         tag: u8,
+        fit: Fit,
     ) -> std::result::Result<usize, Refusal> {
         let quanta = bytes.div_ceil(QUANTUM);
+        let granule = self.vmem.granule();
+        let whole = fit == Fit::Granules && (quanta * QUANTUM).is_multiple_of(granule);
+        let align = if whole { align.max(granule) } else { align };
         let align = (align / QUANTUM).max(1) as u32;
         let Ok(quanta) = u32::try_from(quanta) else { return Err(Refusal::AddressSpace) };
         let node = if self.settings.debug.guard && align == 1 {

@@ -104,8 +104,40 @@ impl Core {
         }
     }
 
-    /// Backs the best place and takes it.
+    /// Records and looks at fences until none passes any more: what passes may empty slabs,
+    /// and their memory waits for a fence of its own.
+    fn pass_all(&mut self) {
+        while self.lanes.unsettled() || !self.pending.is_empty() {
+            note(self.lanes.record_all(&*self.driver.0), "a fence could not be recorded");
+            if !self.settle() {
+                break;
+            }
+        }
+    }
+
+    /// Backs the best place and takes it; looks again where fences seen passed on the way may
+    /// have made a better place than the planned one.
     fn grow(
+        &mut self,
+        quanta: u32,
+        align: u32,
+        lane: LaneId,
+    ) -> std::result::Result<NodeId, Refusal> {
+        let unsettled = self.lanes.unsettled() || !self.pending.is_empty();
+        match self.grow_once(quanta, align, lane) {
+            // Granules counted as the place's own could now be moved there.
+            Err(Refusal::Short { .. }) if unsettled => {
+                self.pass_all();
+                match self.heap.take(quanta, align, lane, &self.lanes, Effort::Full) {
+                    Some(node) => Ok(node),
+                    None => self.grow_once(quanta, align, lane),
+                }
+            }
+            other => other,
+        }
+    }
+
+    fn grow_once(
         &mut self,
         quanta: u32,
         align: u32,

@@ -2,12 +2,14 @@
 //!
 //! The rungs inside the lock (runs, fences, caches, pages, gather) are room `grow`'s. The
 //! rungs here let the lock go in between: *revoke* other threads' magazines, *wait* for pending
-//! fences, ask the *owner*. Each rung ends with a fresh try of all inside. Nothing here is
-//! bounded by luck: every rung is tried once, the wait by `FOREBAY_OOM_WAIT_MS`.
+//! fences, let blocks of whole granules begin *anywhere*, ask the *owner*. Each rung ends with
+//! a fresh try of all inside. Nothing here is bounded by luck: every rung is tried once, the
+//! wait by `FOREBAY_OOM_WAIT_MS`.
 
 use super::cache::LaneCache;
 use super::core::Core;
 use super::{Shared, registry, report};
+use crate::base::units::QUANTUM;
 use crate::driver::{Code, DriverError};
 use crate::error::{Error, Result, Status};
 use std::time::{Duration, Instant};
@@ -34,15 +36,15 @@ pub fn climb<R>(
     shared: &'static Shared,
     id: u64,
     bytes: usize,
-    mut attempt: impl FnMut(&mut Core) -> std::result::Result<R, Refusal>,
+    mut attempt: impl FnMut(&mut Core, Fit) -> std::result::Result<R, Refusal>,
 ) -> Result<R> {
     let mut refusal = Refusal::Short { missing: bytes as u64 };
-    for rung in [Rung::Inside, Rung::Revoke, Rung::Wait, Rung::Owner] {
+    for rung in [Rung::Inside, Rung::Revoke, Rung::Wait, Rung::Anywhere, Rung::Owner] {
         if !rung.climb(shared, id, bytes)? {
             continue;
         }
         loop {
-            match shared.with_core(id, &mut attempt)? {
+            match shared.with_core(id, |core| attempt(core, rung.fit()))? {
                 Ok(value) => return Ok(value),
                 Err(Refusal::Stale) => return Err(stale()),
                 Err(why) => refusal = why,
@@ -71,14 +73,35 @@ enum Rung {
     Inside,
     Revoke,
     Wait,
+    Anywhere,
     Owner,
 }
 
+/// Where blocks of whole granules may begin.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fit {
+    /// At a granule: then no granule is cut in two that other such blocks could use whole,
+    /// and a limit's bytes can be had in such blocks after any history.
+    Granules,
+    /// Anywhere, as all other blocks: better than to fail.
+    Anywhere,
+}
+
 impl Rung {
+    fn fit(self) -> Fit {
+        match self {
+            Rung::Inside | Rung::Revoke | Rung::Wait => Fit::Granules,
+            Rung::Anywhere | Rung::Owner => Fit::Anywhere,
+        }
+    }
+
     /// Does what the rung is for, without the lock. False: nothing changed, no need to try.
     fn climb(self, shared: &'static Shared, id: u64, bytes: usize) -> Result<bool> {
         match self {
             Rung::Inside => Ok(true),
+            Rung::Anywhere => shared.with_core(id, |core| {
+                bytes.next_multiple_of(QUANTUM).is_multiple_of(core.vmem.granule())
+            }),
             Rung::Revoke => registry::revoke(shared, id),
             Rung::Wait => wait(shared, id),
             Rung::Owner => {

@@ -129,7 +129,7 @@ fn alloc_block(pool: u64, bytes: usize, align: usize, stream: u64) -> Result<usi
     // SAFETY: this thread's own cache.
     let tag = unsafe { (*thread).tag } as u8;
     let class = if align > QUANTUM { None } else { class_aligned(bytes, align.max(1)) };
-    ladder::climb(shared, id, bytes, |core| {
+    ladder::climb(shared, id, bytes, |core, fit| {
         // SAFETY: the core is locked and the cache came from this thread's table.
         let cache = unsafe { ladder::checked(lane, key, thread)? };
         core.misses += 1;
@@ -141,7 +141,7 @@ fn alloc_block(pool: u64, bytes: usize, align: usize, stream: u64) -> Result<usi
                 let round = core.take_slot(cache, class)?;
                 hand_out(core, cache, class, round, bytes, tag)
             }
-            None => core.take_extent(cache, bytes, align, tag)?,
+            None => core.take_extent(cache, bytes, align, tag, fit)?,
         };
         if core.settings.keeps_records() {
             core.watch(address, bytes);
@@ -183,11 +183,14 @@ pub fn dealloc(pool: u64, address: usize, stream: u64) -> Status {
             Err(e) if e.status() == Status::ShutDown => return Ok(()),
             other => other?,
         }
-        let found = find(pool, stream)?;
-        // SAFETY: lane caches are never unmapped; these fields of a live one do not change.
-        let first = unsafe { address.wrapping_sub((*found.lane).base) < (*found.lane).len };
-        if first {
-            return free_block(found, address, stream);
+        // A free makes no default pool: the block may be another's, or nobody's.
+        if pool != 0 || devices::default_made().is_some() {
+            let found = find(pool, stream)?;
+            // SAFETY: lane caches are never unmapped; these fields of a live one do not change.
+            let first = unsafe { address.wrapping_sub((*found.lane).base) < (*found.lane).len };
+            if first {
+                return free_block(found, address, stream);
+            }
         }
         let pool = owning_pool(pool, address)?;
         free_block(find(pool, stream)?, address, stream)

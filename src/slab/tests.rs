@@ -279,10 +279,12 @@ fn descriptors_read_as_written() {
 
 #[test]
 fn depots_hand_magazines_on_whole() {
-    let array = || Box::new([Round::new(0, 0); ROUNDS_MAX]);
     let full = |first: u32, len: u32| {
-        let rounds: Vec<Round> = (first..first + len).map(|n| Round::new(n, n)).collect();
-        Full::new(&rounds, array())
+        let mut rounds = Box::new([Round::new(0, 0); ROUNDS_MAX]);
+        for (at, n) in (first..first + len).enumerate() {
+            rounds[at] = Round::new(n, n);
+        }
+        Full::new(rounds, len)
     };
     let mut depot = Depot::default();
     let (small, large) = (class_of(256), class_of(MIB / 8));
@@ -295,7 +297,8 @@ fn depots_hand_magazines_on_whole() {
     assert_eq!(depot.bytes(), depot.class_bytes(small) + depot.class_bytes(large));
     let top = depot.pop(small).expect("two are there");
     assert_eq!(units(top.rounds()), [100, 101, 102], "the last in is the first out");
-    assert_eq!(top.into_array()[2], Round::new(102, 102));
+    let (rounds, len) = top.into_parts();
+    assert_eq!((rounds[2], len), (Round::new(102, 102), 3));
     assert_eq!(depot.bytes(), 64 * 256 + 2 * slot_bytes(large) as u64);
     let rest = depot.drain();
     assert_eq!(rest.iter().map(|f| f.rounds().len()).sum::<usize>(), 66);
