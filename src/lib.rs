@@ -79,9 +79,9 @@
 //! let pool = Pool::with_driver(Arc::new(driver), settings)?;
 //!
 //! let stream = 0;
-//! let block = pool.alloc(1 << 20, stream)?;
+//! let buffer = pool.buffer(1 << 20, stream)?;
 //! assert_eq!(pool.stats()?.live_bytes, 1 << 20);
-//! pool.dealloc(block, stream)?;
+//! drop(buffer);
 //! assert_eq!(pool.stats()?.live_bytes, 0);
 //! # Ok(())
 //! # }
