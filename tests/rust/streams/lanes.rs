@@ -34,7 +34,7 @@ impl Run {
     fn new(seed: u64) -> Run {
         println!("seed {seed} (set FOREBAY_TEST_SEED to run it again)");
         let options =
-            HostOptions { total_bytes: 8 * GRANULE, deferred: true, ..HostOptions::default() };
+            HostOptions { total_bytes: 6 * GRANULE, deferred: true, ..HostOptions::default() };
         let (driver, pool) = common::pool(options, |settings| {
             settings.keeper = false;
             settings.oom_wait = std::time::Duration::ZERO;
@@ -94,21 +94,21 @@ impl Run {
 
     /// One round: pieces in turn, some freed, now and then a block that needs several granules.
     fn round(&mut self) {
-        for i in 0..16 {
+        for i in 0..32 {
             self.alloc(i % 2, PIECE);
             self.step(3);
         }
         for lane in 0..2 {
-            self.free_some(lane, 2);
+            self.free_some(lane, 3);
             self.step(8);
         }
-        if self.rng.one_in(3) {
-            self.free_some(2, 1);
-            self.step(16);
+        if self.rng.one_in(2) {
+            self.free_some(2, 2);
+            self.step(80);
             let granules = 1 + self.rng.below(3);
             self.alloc(2, granules * GRANULE);
         }
-        if self.rng.one_in(10) {
+        if self.rng.one_in(5) {
             // Everything small goes, so that whole granules become idle and may move.
             self.free_some(0, 1);
             self.free_some(1, 1);
@@ -135,7 +135,7 @@ impl Run {
 #[test]
 fn two_lanes_alternating_in_one_granule_while_pages_move() {
     let first = common::seed(100);
-    let rounds = if cfg!(sanitize_thread) { 100 } else { 1500 };
+    let rounds = if cfg!(sanitize_thread) { 60 } else { 1000 };
     let (mut together, mut moved, mut refused) = (0, 0, 0);
     for seed in first..first + 4 {
         let mut run = Run::new(seed);
@@ -151,7 +151,7 @@ fn two_lanes_alternating_in_one_granule_while_pages_move() {
     }
     println!("{together} shared granules, {moved} pages moved, {refused} requests refused");
     assert!(together > 1000, "both lanes held pieces of one granule {together} times");
-    assert!(moved > 100, "{moved} pages moved");
+    assert!(moved > 40, "{moved} pages moved");
 }
 
 /// Run in a process of its own: a page that moves under queued work is a fault.

@@ -14,6 +14,7 @@ use forebay::error::Status;
 use forebay::pool::Pool;
 use forebay::pool::hot::SYNC_STREAM;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What all workers of one run share.
 pub struct Shared {
@@ -33,6 +34,8 @@ pub struct Shared {
     pub trims: bool,
     /// Bytes each worker keeps live.
     pub live: usize,
+    /// Operations begun by all workers.
+    pub clock: AtomicU64,
 }
 
 /// A live block.
@@ -105,7 +108,10 @@ impl<'a> Worker<'a> {
     }
 
     fn operation(&mut self) {
-        let more = self.bytes < self.shared.live;
+        // Ebb and flow, all workers together: whole granules fall idle, then their pages are
+        // wanted elsewhere.
+        let ebb = self.shared.clock.fetch_add(1, Ordering::Relaxed) / 10_000 % 3 == 2;
+        let more = self.bytes < if ebb { self.shared.live / 20 } else { self.shared.live };
         match self.rng.below(100) {
             0..=34 if more => self.alloc(),
             35..=40 => self.exchange(),
@@ -125,7 +131,7 @@ impl<'a> Worker<'a> {
     fn disturb(&mut self) {
         let shared = self.shared;
         if shared.deferred {
-            for _ in 0..self.rng.below(5) {
+            for _ in 0..self.rng.below(3) {
                 shared.driver.step(self.rng.next());
             }
             if shared.driver.outstanding() > 400 {
@@ -134,7 +140,7 @@ impl<'a> Worker<'a> {
         } else {
             self.hold_or_let_go();
         }
-        if shared.trims && self.rng.one_in(4000) {
+        if shared.trims && self.rng.one_in(20_000) {
             shared.pool.trim(0).expect("a trim");
         }
     }
@@ -170,8 +176,11 @@ impl<'a> Worker<'a> {
     }
 
     fn alloc(&mut self) {
+        // After each ebb come large blocks first.
+        let flood = self.shared.clock.load(Ordering::Relaxed) % 30_000 < 500;
         let bytes = match self.rng.below(100) {
-            0 => self.rng.size(256 << 10, 3 << 20),
+            0..=9 if flood => self.rng.size(2 << 20, 8 << 20),
+            0 => self.rng.size(256 << 10, 6 << 20),
             1..=20 => self.rng.size(16 << 10, 256 << 10),
             _ => self.rng.size(1, 16 << 10),
         };

@@ -4,6 +4,7 @@ use super::load::{Done, Shared, Worker};
 use crate::common::{self, Findings};
 use forebay::driver::host::HostOptions;
 use std::sync::Mutex;
+use std::sync::atomic::AtomicU64;
 
 const MIB: usize = 1 << 20;
 
@@ -29,9 +30,8 @@ fn run(what: &Run) -> (Done, &'static Findings, u64) {
     };
     let (driver, pool) = common::pool(options, |settings| {
         settings.keeper = !what.deferred;
-        if what.deferred {
-            settings.oom_wait = std::time::Duration::ZERO;
-        }
+        // A held stream is let go by its holder only: waiting long for it is in vain.
+        settings.oom_wait = std::time::Duration::from_millis(u64::from(!what.deferred));
     });
     if what.ignore_stamps {
         pool.with_core(|core| core.ignore_stamps()).expect("alive");
@@ -45,6 +45,7 @@ fn run(what: &Run) -> (Done, &'static Findings, u64) {
         deferred: what.deferred,
         trims: !what.ignore_stamps,
         live: what.live,
+        clock: AtomicU64::new(0),
     };
     let stop = || what.ignore_stamps && shared.findings.corrupt() > 0;
     let each = what.operations / what.threads;
