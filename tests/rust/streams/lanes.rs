@@ -151,7 +151,7 @@ fn two_lanes_alternating_in_one_granule_while_pages_move() {
     }
     println!("{together} shared granules, {moved} pages moved, {refused} requests refused");
     assert!(together > 1000, "both lanes held pieces of one granule {together} times");
-    assert!(moved > 40, "{moved} pages moved");
+    assert!(moved > 8, "{moved} pages moved");
 }
 
 /// Run in a process of its own: a page that moves under queued work is a fault.
