@@ -3,8 +3,8 @@
 #[path = "../../fuzz/src/trace.rs"]
 mod trace;
 
-const ALLOC: &str = "step,ev,id,bytes,stream,op\n1,alloc,7,4096,0,embed\n2,alloc,8,512,1,qkv\n\
-                     3,free,7,4096,0,embed\n4,free,8,512,1,qkv\n";
+const ALLOC: &str = "step,ev,id,bytes,stream,op\n1,a,7,4096,0,embed\n2,a,8,512,1,qkv\n\
+                     3,f,7,4096,0,embed\n4,f,8,512,1,qkv\n";
 const RMM: &str = "Thread,Time,Action,Pointer,Size,Stream\n1,0,allocate,0x7f00,1024,0\n\
                    1,1,free,0x7f00,1024,0\n";
 
