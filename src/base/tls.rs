@@ -21,7 +21,12 @@ unsafe impl Sync for First {}
 /// The block of zeros.
 pub static FIRST: First = First(std::cell::UnsafeCell::new([0; FIRST_BYTES]));
 
-#[cfg(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu", not(miri), not(loom)))]
+#[cfg(all(
+    target_arch = "x86_64",
+    target_os = "linux",
+    target_env = "gnu",
+    not(any(miri, loom, sanitize_thread))
+))]
 mod imp {
     use super::FIRST;
 
@@ -71,8 +76,7 @@ mod imp {
     target_arch = "x86_64",
     target_os = "linux",
     target_env = "gnu",
-    not(miri),
-    not(loom)
+    not(any(miri, loom, sanitize_thread))
 )))]
 mod imp {
     use super::FIRST;

@@ -13,6 +13,7 @@ use crate::error::Status;
 use crate::slab::Round;
 use crate::slab::class::{BY_SIZE, INFO, SLOT_MAX};
 use crate::slab::marks::{CAPTIVE, SPECIAL, word_class, word_index, word_lane};
+use crate::stream::SYNC;
 use std::ffi::c_void;
 
 /// The stream number that stands for `cudaFree`'s meaning. No handle has this value.
@@ -177,6 +178,7 @@ pub unsafe fn dealloc(pool: u64, address: *mut c_void, stream: u64) -> Status {
         if cache::enter(cache) {
             let lane = find_lane(cache, pool ^ stream);
             if !lane.is_null()
+                && (*lane).id != u32::from(SYNC)
                 && let Some(slot) = locate(lane, address as usize)
             {
                 let lane = &mut *lane;

@@ -411,6 +411,7 @@ fn new_core(driver: Arc<dyn Driver>, settings: Settings) -> Result<Core> {
     let mut lanes = Lanes::new(device.context_events);
     lanes.set_opportunistic(settings.reuse.opportunistic);
     let sync = lanes.open(SYNC_STREAM, LaneKind::Sync).ok_or_else(no_memory)?;
+    debug_assert_eq!(sync, crate::stream::SYNC);
     let orphans = lanes.open(u64::MAX, LaneKind::Sync).ok_or_else(no_memory)?;
     let reserve = settings.reserve;
     // An eighth is for quarantine.

@@ -172,7 +172,7 @@ impl Lanes {
     #[inline]
     pub fn stamp(&mut self, lane: LaneId, bytes: u64) -> Stamp {
         let l = &mut self.lanes[lane as usize];
-        if l.retired {
+        if l.retired || l.kind == LaneKind::Unused {
             // Its stream does nothing any more: the last fence covers this too.
             return Stamp { lane, seq: l.open - 1 };
         }

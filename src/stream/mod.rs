@@ -27,6 +27,10 @@ pub const LANES_MAX: usize = 4096;
 /// "No lane": the stamp of clean memory.
 pub const CLEAN: LaneId = 0;
 
+/// The lane of `cudaFree`'s meaning: the first that a pool opens. What is freed on it waits
+/// for a fence whichever way it comes.
+pub const SYNC: LaneId = 1;
+
 /// The lane number that says: the sequence is the number of a join.
 pub const JOIN: LaneId = LaneId::MAX;
 

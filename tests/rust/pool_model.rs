@@ -66,8 +66,7 @@ impl Model {
         let pool = common::pool(&driver, settings);
         let streams = (0..STREAMS).map(|_| driver.stream_create().expect("a stream").0).collect();
         let tags = ["weights", "cache", "scratch"].map(|name| tag_create(name).expect("a tag"));
-        let thread = registry::enrol().expect("a thread cache");
-        cache::set_tag(thread, 1);
+        registry::set_tag(1).expect("a thread cache");
         let tags = [1].into_iter().chain(tags).collect();
         let (live, freed) = (BTreeMap::new(), Vec::new());
         Model { driver, pool, streams, tags, tag: 1, live, freed, made: 0, limit }
@@ -105,8 +104,7 @@ impl Model {
             }
             Op::Tag { number } => {
                 self.tag = self.tags[number];
-                let thread = registry::enrol().expect("a thread cache");
-                cache::set_tag(thread, u32::from(self.tag));
+                registry::set_tag(u32::from(self.tag)).expect("a thread cache");
             }
             Op::Work { stream } => {
                 self.driver.inner().spin(StreamHandle(self.streams[stream]), 0).expect("a stream");

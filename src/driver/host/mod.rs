@@ -161,6 +161,17 @@ impl HostDriver {
         self.streams.queue(Call::StreamCheck, stream, Op::Delay { ns })
     }
 
+    /// Queues a call of a host function, as `cudaLaunchHostFunc` does: `call` runs with `words`
+    /// when all earlier work of the stream is done. It must not call this driver or panic.
+    pub fn launch(
+        &self,
+        stream: StreamHandle,
+        call: fn([usize; 4]),
+        words: [usize; 4],
+    ) -> DriverResult<()> {
+        self.streams.queue(Call::StreamCheck, stream, Op::Call { call, words })
+    }
+
     /// Stops the stream from starting operations, those queued before included; one that runs
     /// already ends. A hold is not work: with nothing queued the stream has passed.
     /// Waiting for held work waits until another thread lets it go. Destroying the stream

@@ -22,6 +22,8 @@ pub(super) enum Op {
     Delay { ns: u64 },
     /// May not start before the mark has passed.
     Wait(Mark),
+    /// Calls a function of the program with these words.
+    Call { call: fn([usize; 4]), words: [usize; 4] },
 }
 
 impl Op {
@@ -37,6 +39,7 @@ impl Op {
             // SAFETY: the caller vouches for the range.
             Op::Fill { to, value, bytes } => unsafe { sys::fill_bytes(to, value, bytes) },
             Op::Delay { ns: 0 } | Op::Wait(_) => {}
+            Op::Call { call, words } => call(words),
             Op::Delay { ns } => std::thread::sleep(std::time::Duration::from_nanos(ns)),
         }
     }

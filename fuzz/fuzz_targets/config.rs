@@ -1,0 +1,4 @@
+//! Settings from any values.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| forebay_fuzz::config::read(bytes));

@@ -1,0 +1,163 @@
+//! What several test programs share: a seeded generator, a pool over its own host device, and
+//! queued checks of contents.
+//!
+//! Owns no state but [`Findings`], one a test. Must not hide a failure: every check counts.
+//! Cost: a check reads the block once, at `memcmp`'s speed.
+#![allow(dead_code, reason = "each test program uses its part")]
+
+use forebay::config::Config;
+use forebay::driver::host::{HostDriver, HostOptions};
+use forebay::driver::{Driver, StreamHandle};
+use forebay::pool::{Pool, Settings};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Whether the long forms of the tests run (`FOREBAY_TEST_FULL=1`).
+pub fn full() -> bool {
+    std::env::var_os("FOREBAY_TEST_FULL").is_some_and(|v| v == "1")
+}
+
+/// A seed: `FOREBAY_TEST_SEED` when set, to run a failure again; else `default`.
+pub fn seed(default: u64) -> u64 {
+    std::env::var("FOREBAY_TEST_SEED").ok().and_then(|v| v.parse().ok()).unwrap_or(default)
+}
+
+/// A small generator (splitmix64): equal seeds give equal runs.
+#[derive(Clone, Debug)]
+pub struct Rng(pub u64);
+
+impl Rng {
+    /// 64 random bits.
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut x = self.0;
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ (x >> 31)
+    }
+
+    /// A number below `end`.
+    pub fn below(&mut self, end: usize) -> usize {
+        (self.next() % end as u64) as usize
+    }
+
+    /// True once in `n` times.
+    pub fn one_in(&mut self, n: usize) -> bool {
+        self.below(n) == 0
+    }
+
+    /// A size between `least` and `most`, equally likely in every doubling.
+    pub fn size(&mut self, least: usize, most: usize) -> usize {
+        let (low, high) = ((least as f64).ln(), (most as f64).ln());
+        let unit = (self.next() >> 11) as f64 / (1u64 << 53) as f64;
+        (low + unit * (high - low)).exp() as usize
+    }
+}
+
+/// A pool over a host device of its own; `tune` changes the settings first.
+pub fn pool(options: HostOptions, tune: impl FnOnce(&mut Settings)) -> (Arc<HostDriver>, Pool) {
+    let total = options.total_bytes as u64;
+    let driver = Arc::new(HostDriver::new(options).expect("a host device"));
+    let mut settings = Settings::resolve(&Config::default(), total, true);
+    tune(&mut settings);
+    let pool = Pool::with_driver(driver.clone() as Arc<dyn Driver>, settings).expect("a pool");
+    (driver, pool)
+}
+
+/// `count` new streams.
+pub fn streams(driver: &HostDriver, count: usize) -> Vec<u64> {
+    (0..count).map(|_| driver.stream_create().expect("a stream").0).collect()
+}
+
+/// What queued checks found. Lives for ever: checks may run late.
+#[derive(Debug, Default)]
+pub struct Findings {
+    /// Blocks looked at.
+    pub checked: AtomicU64,
+    /// Blocks whose contents were not what was written.
+    pub corrupt: AtomicU64,
+}
+
+impl Findings {
+    /// New findings.
+    pub fn new() -> &'static Findings {
+        Box::leak(Box::default())
+    }
+
+    /// Blocks looked at so far.
+    pub fn checked(&self) -> u64 {
+        self.checked.load(Ordering::Relaxed)
+    }
+
+    /// Corrupt blocks so far.
+    pub fn corrupt(&self) -> u64 {
+        self.corrupt.load(Ordering::Relaxed)
+    }
+
+    /// Queues a check, in `stream`'s order, that `bytes` at `address` all hold `value`.
+    pub fn queue(
+        &'static self,
+        driver: &HostDriver,
+        stream: u64,
+        (address, bytes): (usize, usize),
+        value: u8,
+    ) {
+        let me = std::ptr::from_ref(self) as usize;
+        let words = [address, bytes, usize::from(value), me];
+        driver.launch(StreamHandle(stream), check, words).expect("a live stream");
+    }
+}
+
+/// The queued check: address, bytes, value, findings.
+fn check(words: [usize; 4]) {
+    let [address, bytes, value, findings] = words;
+    // SAFETY: the test keeps the block until the work it queued before the free is done, and
+    // findings live for ever.
+    let (block, findings) = unsafe {
+        let block = std::slice::from_raw_parts(address as *const u8, bytes);
+        (block, &*(findings as *const Findings))
+    };
+    // All equal to the first, told at memcmp's speed.
+    let same = block[0] == value as u8 && block[..bytes - 1] == block[1..];
+    findings.checked.fetch_add(1, Ordering::Relaxed);
+    if !same {
+        findings.corrupt.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Bytes of this process in memory.
+pub fn resident_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/statm").expect("Linux");
+    let pages: u64 = text.split(' ').nth(1).and_then(|v| v.parse().ok()).expect("a number");
+    pages * 4096
+}
+
+/// Lines of the process's memory map.
+pub fn mappings() -> usize {
+    std::fs::read_to_string("/proc/self/maps").expect("Linux").lines().count()
+}
+
+/// Open file descriptors.
+pub fn open_files() -> usize {
+    std::fs::read_dir("/proc/self/fd").expect("Linux").count()
+}
+
+/// Runs the scenario `name` in a process of its own: this test program again, with the test
+/// `test` alone, `FOREBAY_TEST_CHILD` naming the scenario, and exactly `vars` besides.
+pub fn child(test: &str, name: &str, vars: &[(&str, &str)]) -> std::process::Output {
+    let mut command = std::process::Command::new(std::env::current_exe().expect("this program"));
+    command.args([test, "--exact", "--nocapture", "--test-threads=1"]);
+    for (variable, _) in std::env::vars_os() {
+        let variable = variable.to_string_lossy().into_owned();
+        if variable.starts_with("FOREBAY_") && !variable.starts_with("FOREBAY_TEST_") {
+            command.env_remove(variable);
+        }
+    }
+    command.envs(vars.iter().copied()).env("FOREBAY_TEST_CHILD", name);
+    command.output().expect("a child process")
+}
+
+/// The scenario this process was started for, if it is a child.
+pub fn scenario() -> Option<String> {
+    std::env::var("FOREBAY_TEST_CHILD").ok()
+}
