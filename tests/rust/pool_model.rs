@@ -20,7 +20,7 @@ use forebay::error::Status;
 use forebay::pool::hot::SYNC_STREAM;
 use forebay::pool::report::tag_create;
 use forebay::pool::stats::Stats;
-use forebay::pool::{Pool, cache, hot, registry};
+use forebay::pool::{Pool, hot, registry};
 use program::{Free, Op};
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 use std::collections::BTreeMap;

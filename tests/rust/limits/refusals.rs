@@ -3,7 +3,7 @@
 use super::common::{self, MIB, check_books};
 use forebay::error::Status;
 use forebay::pool::report::tag_create;
-use forebay::pool::{Pool, cache, registry};
+use forebay::pool::{Pool, registry};
 use std::ffi::c_void;
 use std::sync::Mutex;
 
@@ -14,12 +14,11 @@ fn the_report_names_the_request_the_limit_and_the_top_tag() {
     settings.limit = 32 * MIB as u64;
     let pool = common::pool(&driver, settings);
     let (most, least) = (tag_create("kv-cache"), tag_create("activations"));
-    let thread = registry::enrol().expect("a thread cache");
     let tagged = |tag: &forebay::error::Result<u8>, bytes| {
         let tag = *tag.as_ref().expect("a tag");
-        let before = cache::set_tag(thread, u32::from(tag));
+        let before = registry::set_tag(u32::from(tag)).expect("a thread cache");
         let block = pool.alloc(bytes, 0).expect("fits");
-        cache::set_tag(thread, before);
+        registry::set_tag(before).expect("a thread cache");
         block
     };
     let blocks = [tagged(&least, 4 * MIB), tagged(&most, 20 * MIB), tagged(&least, MIB)];
