@@ -155,6 +155,7 @@ impl Core {
         }
         self.settings.limit = new_hard;
         self.settings.soft_limit = new_soft.map(|soft| soft.min(new_hard));
+        self.poke_above_soft();
         Ok(())
     }
 

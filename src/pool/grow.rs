@@ -260,7 +260,16 @@ impl Core {
         let result = self.vmem.fill_stock(self.vmem.stock() + count);
         self.totals.peak_pages = self.totals.peak_pages.max(self.vmem.pages());
         self.note_peak_live();
+        self.poke_above_soft();
         result
+    }
+
+    /// Above the soft limit the keeper is to trim.
+    pub(super) fn poke_above_soft(&self) {
+        let held = self.vmem.pages() as u64 * self.vmem.granule() as u64;
+        if self.settings.soft_limit.is_some_and(|soft| held > soft) {
+            keeper::poke(self.id);
+        }
     }
 
     /// Rows of granules whose pages may go elsewhere: idle, passed, unpinned, outside
