@@ -40,7 +40,9 @@ pub fn climb<R>(
 ) -> Result<R> {
     let mut refusal = Refusal::Short { missing: bytes as u64 };
     for rung in [Rung::Inside, Rung::Revoke, Rung::Wait, Rung::Anywhere, Rung::Owner] {
-        if !rung.climb(shared, id, bytes)? {
+        // Another place is no help against a driver that fails.
+        let driver_fails = matches!(refusal, Refusal::Driver(_));
+        if rung == Rung::Anywhere && driver_fails || !rung.climb(shared, id, bytes)? {
             continue;
         }
         loop {
