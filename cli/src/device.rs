@@ -7,13 +7,10 @@ use std::sync::Arc;
 
 use forebay::config::{Backend, Config};
 use forebay::driver::Driver;
-use forebay::driver::host::{DEFAULT_DEVICE_BYTES, DEFAULT_GRANULARITY, HostDriver, HostOptions};
+use forebay::driver::host::{DEFAULT_GRANULARITY, HostDriver};
+use forebay::pool::devices;
 
 use crate::target::TargetError;
-
-/// What is said where no CUDA driver can be used.
-pub const NO_CUDA: &str = "the CUDA backend is not part of this build; \
-    set FOREBAY_BACKEND=host (or give --backend host) to work in host memory instead";
 
 /// The configuration of the environment, with the backend given on the command line, if one
 /// is. What is wrong with variables is reported by the library.
@@ -25,25 +22,22 @@ pub fn configured(backend: Option<Backend>) -> Result<Config, String> {
     Ok(config)
 }
 
-/// Opens the driver of the configured backend. `bytes` is the size of a host device; without
-/// it the size is the configured limit, or the host backend's own default.
+/// Opens the driver of the configured backend: the one that the default pool would use; or,
+/// on the host backend with `bytes`, a device of its own of that size, rounded up to pages.
 pub fn open(config: &Config, bytes: Option<u64>) -> Result<Arc<dyn Driver>, TargetError> {
-    if config.backend != Backend::Host {
-        return Err(TargetError::other(NO_CUDA));
-    }
-    let default = DEFAULT_DEVICE_BYTES as u64;
-    let limit = config.limit.map(|limit| limit.resolve(default));
-    let wanted = bytes.or(limit).unwrap_or(default);
-    let total = usize::try_from(wanted)
+    let bytes = match bytes {
+        Some(bytes) if config.backend == Backend::Host => bytes,
+        _ => {
+            return devices::open_driver(config)
+                .map_err(|error| TargetError::other(error.message().to_string()));
+        }
+    };
+    let total = usize::try_from(bytes)
         .ok()
         .and_then(|total| total.max(1).checked_next_multiple_of(DEFAULT_GRANULARITY))
-        .ok_or_else(|| TargetError::other(format!("a device of {wanted} bytes is too large")))?;
-    let options = HostOptions {
-        total_bytes: total,
-        context_events: config.host_context_events,
-        event_cost_ns: config.host_event_ns,
-        ..HostOptions::default()
-    };
+        .ok_or_else(|| TargetError::other(format!("a device of {bytes} bytes is too large")))?;
+    let mut options = devices::host_options(config);
+    options.total_bytes = total;
     match HostDriver::new(options) {
         Ok(driver) => Ok(Arc::new(driver)),
         Err(error) => Err(TargetError::other(format!("no host device: {error}"))),

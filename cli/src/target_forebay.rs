@@ -1,22 +1,33 @@
 //! The pool as a target.
 //!
-//! Owns the pool it makes, over a driver of its own that counts calls by kind, with one
-//! stream of the device for each stream of the trace. Promises a pool as large as its device
-//! (whatever `FOREBAY_LIMIT` and `FOREBAY_HEADROOM` say), every other setting as configured,
-//! and that allocations and frees mean what `forebay_alloc` and `forebay_dealloc` mean. Must
-//! hold no policy. Cost: the pool's own, a call of the rlib an event.
+//! Owns the pool it makes, over a driver that counts calls by kind, with one stream of the
+//! device for each stream of the trace. Promises a pool as large as its device (whatever
+//! `FOREBAY_LIMIT` and `FOREBAY_HEADROOM` say), no keeper thread (so that a replay repeats),
+//! every other setting as configured, and that allocations and frees take the path that
+//! `forebay_alloc` and `forebay_dealloc` take. Must hold no policy. Cost: the pool's own, a
+//! call of the rlib an event.
 
-use std::convert::Infallible;
+use std::sync::Arc;
 
 use forebay::config::Config;
+use forebay::driver::faulty::FaultyDriver;
+use forebay::driver::{Call, Driver, StreamHandle};
+use forebay::error::{Error, Status};
+use forebay::pool::{Pool, Settings, registry};
 
 use crate::device;
-use crate::target::{SharedTarget, Target, TargetError, TargetStats};
+use crate::target::{Calls, SharedTarget, Target, TargetError, TargetStats};
 
-/// A handle onto a pool, for one thread. No value exists while the build has no pool.
-#[derive(Debug)]
+/// A handle onto a pool, for one thread, with streams of its own.
 pub struct ForebayTarget {
-    never: Infallible,
+    shared: Arc<Shared>,
+    streams: Vec<StreamHandle>,
+}
+
+/// What all threads' handles share. The pool goes before its driver.
+struct Shared {
+    pool: Pool,
+    driver: Arc<FaultyDriver<dyn Driver>>,
 }
 
 impl ForebayTarget {
@@ -27,42 +38,104 @@ impl ForebayTarget {
         bytes: Option<u64>,
         streams: u32,
     ) -> Result<ForebayTarget, TargetError> {
-        let driver = device::open(config, bytes)?;
-        let name = &driver.device().name;
-        Err(TargetError::other(format!("this build has no pool for {streams} streams of {name}")))
+        let driver = Arc::new(FaultyDriver::new(device::open(config, bytes)?));
+        let total = driver.device().total_bytes as u64;
+        let mut settings = Settings::resolve(config, total, driver.backend() == "host");
+        settings.limit = total;
+        settings.soft_limit = settings.soft_limit.map(|soft| soft.min(total));
+        settings.cache = config.cache_bytes(total, total);
+        settings.keeper = false;
+        let pool =
+            Pool::with_driver(Arc::clone(&driver) as Arc<dyn Driver>, settings).map_err(failed)?;
+        ForebayTarget::with_streams(Arc::new(Shared { pool, driver }), streams)
+    }
+
+    fn with_streams(shared: Arc<Shared>, count: u32) -> Result<ForebayTarget, TargetError> {
+        let mut target = ForebayTarget { shared, streams: Vec::new() };
+        // The replay's own calls go past the counter.
+        let driver = Arc::clone(target.shared.driver.inner());
+        for _ in 0..count {
+            let stream = driver.stream_create();
+            target.streams.push(stream.map_err(|error| TargetError::other(error.to_string()))?);
+        }
+        Ok(target)
     }
 
     /// The device's size in bytes.
     pub fn device_bytes(&self) -> u64 {
-        match self.never {}
+        self.shared.driver.device().total_bytes as u64
     }
 
     /// The device's page in bytes.
     pub fn page_bytes(&self) -> u64 {
-        match self.never {}
+        self.shared.driver.device().granularity as u64
     }
 }
 
+#[cold]
+fn failed(error: Error) -> TargetError {
+    let oom = matches!(error.status(), Status::OutOfMemory);
+    TargetError { oom, text: error.message().to_string() }
+}
+
 impl Target for ForebayTarget {
-    fn alloc(&mut self, _bytes: u64, _stream: u32) -> Result<u64, TargetError> {
-        match self.never {}
+    #[inline]
+    fn alloc(&mut self, bytes: u64, stream: u32) -> Result<u64, TargetError> {
+        let stream = self.streams[stream as usize].0;
+        // A size beyond the address space is beyond every device, too.
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        self.shared.pool.alloc(bytes, stream).map(|address| address as u64).map_err(failed)
     }
 
-    fn free(&mut self, _address: u64, _stream: u32) -> Result<(), TargetError> {
-        match self.never {}
+    #[inline]
+    fn free(&mut self, address: u64, stream: u32) -> Result<(), TargetError> {
+        let stream = self.streams[stream as usize].0;
+        self.shared.pool.dealloc(address as usize, stream).map_err(failed)
     }
 
-    fn touch(&mut self, _address: u64, _bytes: u64, _stream: u32) -> Result<(), TargetError> {
-        match self.never {}
+    fn touch(&mut self, address: u64, bytes: u64, stream: u32) -> Result<(), TargetError> {
+        let stream = self.streams[stream as usize];
+        self.shared
+            .driver
+            .inner()
+            .fill(address as usize, 0xA5, bytes as usize, stream)
+            .map_err(|error| TargetError::other(error.to_string()))
     }
 
     fn stats(&self) -> TargetStats {
-        match self.never {}
+        let mut calls = Calls::default();
+        for call in Call::ALL {
+            calls.add(call, self.shared.driver.count(call));
+        }
+        // The pool lives as long as this handle.
+        let glance = self.shared.pool.with_core(|core| core.glance()).unwrap_or_default();
+        TargetStats {
+            live_bytes: glance.live_bytes,
+            requested_bytes: glance.requested_bytes,
+            mapped_bytes: glance.mapped_bytes,
+            trapped_bytes: glance.occupied_free_bytes,
+            peak_mapped_bytes: glance.peak_mapped_bytes,
+            calls,
+            pages_moved: glance.pages_moved,
+            live_blocks: glance.live_blocks,
+        }
     }
 }
 
 impl SharedTarget for ForebayTarget {
     fn share(&self) -> Result<ForebayTarget, TargetError> {
-        match self.never {}
+        ForebayTarget::with_streams(Arc::clone(&self.shared), self.streams.len() as u32)
+    }
+}
+
+impl Drop for ForebayTarget {
+    fn drop(&mut self) {
+        let driver = self.shared.driver.inner();
+        for &stream in &self.streams {
+            // The pool forgets the stream before its handle may come back. What fails here
+            // the library has logged; the streams go with their driver.
+            let _ = registry::retire_stream(stream.0);
+            let _ = driver.stream_destroy(stream);
+        }
     }
 }

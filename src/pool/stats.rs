@@ -58,6 +58,26 @@ impl Stats {
     }
 }
 
+/// What can be told without a walk over free pieces and without a look at fences.
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+pub struct Glance {
+    /// Live blocks, rounded, in bytes.
+    pub live_bytes: u64,
+    /// Live blocks as requested, in bytes (see [`Stats::requested_bytes`]).
+    pub requested_bytes: u64,
+    /// Live blocks.
+    pub live_blocks: u64,
+    /// Bytes of all pages.
+    pub mapped_bytes: u64,
+    /// The peak of `mapped_bytes`.
+    pub peak_mapped_bytes: u64,
+    /// Bytes that nothing live occupies in granules that slabs and extents hold: trapped
+    /// pieces, pending ones among them, and free slots.
+    pub occupied_free_bytes: u64,
+    /// Pages moved so far.
+    pub pages_moved: u64,
+}
+
 /// Sums over the caches of all threads.
 #[derive(Clone, Copy, Default, Debug)]
 struct SlotSums {
@@ -142,6 +162,26 @@ impl Core {
     pub(super) fn note_peak_live(&mut self) {
         let live = self.slot_sums().live_bytes.max(0) as u64 + self.totals.extent_live_bytes;
         self.totals.peak_live_bytes = self.totals.peak_live_bytes.max(live);
+    }
+
+    /// The figures that cost little: about a microsecond and no driver call. For readers that
+    /// ask often and must not change what they watch.
+    pub fn glance(&self) -> Glance {
+        let sums = self.slot_sums();
+        let slots_live = sums.live_bytes.max(0) as u64;
+        let live = slots_live + self.totals.extent_live_bytes;
+        let granule = self.vmem.granule() as u64;
+        let counts = self.heap.counts();
+        let occupied = (counts.backed_granules - counts.idle_granules) * granule;
+        Glance {
+            live_bytes: live,
+            requested_bytes: self.totals.extent_requested + scaled(&sums, slots_live),
+            live_blocks: sums.allocs.saturating_sub(sums.frees) + self.totals.extent_live,
+            mapped_bytes: self.vmem.pages() as u64 * granule,
+            peak_mapped_bytes: self.totals.peak_pages as u64 * granule,
+            occupied_free_bytes: occupied.saturating_sub(live),
+            pages_moved: self.totals.pages_moved,
+        }
     }
 
     /// Free bytes in granules that blocks hold, now. Cost: none.
