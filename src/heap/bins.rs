@@ -9,8 +9,9 @@
 use super::nodes::{NIL, NodeId, Nodes};
 use std::collections::BTreeMap;
 
-/// The longest run that has a bin of its own, in quanta (256 MiB).
-const BIN_MAX: u32 = 16 * 1024;
+/// The longest run that has a bin of its own, in quanta (256 MiB). Fewer under Miri, which takes
+/// seconds to make so many.
+const BIN_MAX: u32 = if cfg!(miri) { 256 } else { 16 * 1024 };
 const WORDS: usize = (BIN_MAX as usize + 1).div_ceil(64);
 const SUMMARY: usize = WORDS.div_ceil(64);
 

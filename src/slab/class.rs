@@ -131,7 +131,8 @@ mod tests {
 
     #[test]
     fn every_size_fits_its_class_and_no_smaller_one() {
-        for bytes in (1..=SLOT_MAX).step_by(64) {
+        let step = if cfg!(miri) { 640 } else { 64 };
+        for bytes in (1..=SLOT_MAX).step_by(step) {
             let c = class_of(bytes);
             assert!(slot_bytes(c) >= bytes);
             assert!(c == 1 || slot_bytes(c - 1) < bytes);
@@ -140,8 +141,9 @@ mod tests {
 
     #[test]
     fn division_is_exact_for_every_offset_in_a_slab() {
+        let step = if cfg!(miri) { 97 } else { 1 };
         for class in 1..CLASS_END {
-            for unit in 0..8192 {
+            for unit in (0..8192).step_by(step) {
                 let (slot, start) = slot_of(class, unit);
                 let units = slot_bytes(class) as u32 >> 8;
                 assert_eq!((slot, start), (unit / units, unit.is_multiple_of(units)));

@@ -408,13 +408,13 @@ fn replay(many: bool, steps: &[Step]) {
 fn config() -> ProptestConfig {
     if cfg!(miri) {
         // Under Miri no file may be opened; the sequence is printed all the same.
-        return ProptestConfig { cases: 3, failure_persistence: None, ..Default::default() };
+        return ProptestConfig { cases: 1, failure_persistence: None, ..Default::default() };
     }
     ProptestConfig::with_cases(1024)
 }
 
 /// Steps a sequence.
-const STEPS: usize = if cfg!(miri) { 30 } else { 120 };
+const STEPS: usize = if cfg!(miri) { 20 } else { 120 };
 
 proptest! {
     #![proptest_config(config())]

@@ -207,7 +207,7 @@ fn config() -> ProptestConfig {
 }
 
 /// Steps a sequence.
-const STEPS: usize = if cfg!(miri) { 20 } else { 150 };
+const STEPS: usize = if cfg!(miri) { 16 } else { 150 };
 
 proptest! {
     #![proptest_config(config())]
