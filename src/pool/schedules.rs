@@ -196,14 +196,18 @@ fn worker(world: &'static World, arena: &mut Arena) -> Worker {
 }
 
 /// One schedule: three threads to their end, then nothing may be left.
-fn schedule() {
+fn schedule(ignore_stamps: bool) {
     let options = HostOptions { total_bytes: DEVICE, deferred: true, ..HostOptions::default() };
     let driver = Arc::new(HostDriver::new(options).expect("a host device"));
     let mut settings = Settings::resolve(&Config::default(), DEVICE as u64, true);
     settings.keeper = false;
     let core = super::registry::new_core(driver.clone() as Arc<dyn Driver>, settings);
     let world = Box::new(World { shared: Shared::new(), driver, model: Mutex::default() });
-    *world.shared.core.lock() = Some(Box::new(core.expect("a core")));
+    let mut core = Box::new(core.expect("a core"));
+    if ignore_stamps {
+        core.ignore_stamps();
+    }
+    *world.shared.core.lock() = Some(core);
     world.shared.id.store(POOL, Ordering::Relaxed);
     let world: *mut World = Box::into_raw(world);
     // SAFETY: just made; given back below, when no thread or cache refers to it any more.
@@ -235,10 +239,16 @@ fn schedule() {
 
 #[test]
 fn shuttle_random_schedules_of_the_core_agree_with_the_model() {
-    shuttle::check_random(schedule, 2000);
+    shuttle::check_random(|| schedule(false), 2000);
 }
 
 #[test]
 fn shuttle_schedules_with_few_switches_agree_with_the_model() {
-    shuttle::check_pct(schedule, 2000, 4);
+    shuttle::check_pct(|| schedule(false), 2000, 4);
+}
+
+#[test]
+#[should_panic(expected = "got memory still in use")]
+fn shuttle_canary_ignored_stamps_are_noticed() {
+    shuttle::check_random(|| schedule(true), 2000);
 }
