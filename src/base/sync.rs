@@ -1,6 +1,7 @@
 //! Locks and atomics. Under loom the lock is made of loom's parts, so that models of what
 //! it guards are checked over every interleaving; the atomics of statics and of zeroed tables
-//! stay `std`'s, since loom's can be neither.
+//! stay `std`'s, since loom's can be neither. Under shuttle the lock's word is shuttle's: every
+//! taking of the lock is a point where its scheduler chooses.
 //!
 //! Owns [`SpinLock`], the lock of a pool's core: taken by one exchange, given back by one
 //! store. A test-and-set lock costs about 15 ns a pair less than `std::sync::Mutex`, whose
@@ -12,8 +13,12 @@ pub use std::sync::atomic;
 
 #[cfg(loom)]
 use loom::{cell::UnsafeCell, sync::atomic::AtomicBool};
+#[cfg(shuttle)]
+use shuttle::sync::atomic::AtomicBool;
 #[cfg(not(loom))]
-use std::{cell::UnsafeCell, sync::atomic::AtomicBool};
+use std::cell::UnsafeCell;
+#[cfg(not(any(loom, shuttle)))]
+use std::sync::atomic::AtomicBool;
 
 use atomic::Ordering;
 use std::marker::PhantomData;
@@ -45,13 +50,13 @@ pub struct SpinGuard<'a, T> {
 
 impl<T> SpinLock<T> {
     /// An open lock around `value`.
-    #[cfg(not(loom))]
+    #[cfg(not(any(loom, shuttle)))]
     pub const fn new(value: T) -> SpinLock<T> {
         SpinLock { taken: AtomicBool::new(false), value: UnsafeCell::new(value) }
     }
 
     /// An open lock around `value`.
-    #[cfg(loom)]
+    #[cfg(any(loom, shuttle))]
     pub fn new(value: T) -> SpinLock<T> {
         SpinLock { taken: AtomicBool::new(false), value: UnsafeCell::new(value) }
     }
@@ -109,13 +114,19 @@ impl<T> SpinLock<T> {
 }
 
 /// One turn of waiting: spin at first, then yield, then sleep 20 us at a time.
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 pub fn relax(turn: u32) {
     match turn {
         0..=100 => std::hint::spin_loop(),
         101..=200 => std::thread::yield_now(),
         _ => std::thread::sleep(std::time::Duration::from_micros(20)),
     }
+}
+
+/// One turn of waiting: lets shuttle run another thread.
+#[cfg(shuttle)]
+pub fn relax(_turn: u32) {
+    shuttle::thread::yield_now();
 }
 
 /// One turn of waiting: lets loom run another thread.
@@ -163,7 +174,7 @@ impl<T> Drop for SpinGuard<'_, T> {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
     use std::sync::Arc;

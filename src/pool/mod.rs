@@ -29,6 +29,8 @@ pub mod keeper;
 pub mod ladder;
 pub mod registry;
 pub mod report;
+#[cfg(all(test, shuttle))]
+mod schedules;
 pub mod settle;
 pub mod slots;
 pub mod slow;

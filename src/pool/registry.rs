@@ -385,7 +385,8 @@ fn next_number(registry: &mut Registry) -> Result<u64> {
 /// The most address space of a first reservation: round numbers are 32 bits of 256 B.
 const FIRST_MAX: usize = 512 << 30;
 
-fn new_core(driver: Arc<dyn Driver>, settings: Settings) -> Result<Core> {
+/// A core that no pool serves yet: address space reserved, reservoir filled.
+pub(super) fn new_core(driver: Arc<dyn Driver>, settings: Settings) -> Result<Core> {
     let device = driver.device().clone();
     let granule = device.granularity;
     if !granule.is_power_of_two() || !(QUANTUM..=QUANTUM << 15).contains(&granule) {

@@ -120,9 +120,7 @@ fn thread_sanitizer(clock: &Clock, tally: &mut Tally) {
     if !(cfg!(target_arch = "x86_64") && cfg!(target_os = "linux")) {
         return tally.skip(name, "only on x86-64 Linux");
     }
-    if !proc::root().join(format!("tests/{THREADED_TEST}.rs")).is_file()
-        && !proc::root().join(format!("tests/{THREADED_TEST}/main.rs")).is_file()
-    {
+    if !proc::root().join(format!("tests/rust/{THREADED_TEST}.rs")).is_file() {
         let missing = format!("there is no test program {THREADED_TEST}");
         return tally.check(name, Err(missing));
     }

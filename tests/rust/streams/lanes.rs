@@ -150,6 +150,9 @@ fn two_lanes_alternating_in_one_granule_while_pages_move() {
         assert!(findings.checked() > 16 * rounds / 2);
     }
     println!("{together} shared granules, {moved} pages moved, {refused} requests refused");
+    if cfg!(sanitize_thread) {
+        return;
+    }
     assert!(together > 1000, "both lanes held pieces of one granule {together} times");
     assert!(moved > 8, "{moved} pages moved");
 }
