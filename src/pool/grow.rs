@@ -39,6 +39,11 @@ impl Core {
                 return Ok(node);
             }
         }
+        if self.room() == 0 {
+            // The pool is at its limit: what magazines hold from now on stands in the way of
+            // blocks that have nowhere else to go. Their capacities start from 0 again.
+            self.revoke_grants(cache);
+        }
         self.grow(quanta, align, lane)
     }
 

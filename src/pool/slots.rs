@@ -133,14 +133,14 @@ impl Core {
         first
     }
 
-    /// Raises a magazine's capacity, slowly at first, while the pool's budget allows.
+    /// Raises a magazine's capacity, slowly at first, while its share and the pool's budget
+    /// allow.
     pub(super) fn grow_cap(&mut self, cache: &mut LaneCache, class: usize) {
         if self.settings.watches_blocks() {
             return;
         }
-        const MAGAZINE_BYTES: usize = 256 << 10;
         let slot = slot_bytes(class);
-        let most = (MAGAZINE_BYTES / slot).clamp(2, ROUNDS_MAX) as u32;
+        let most = self.most_rounds(cache.id as LaneId, class);
         let cap = cache.mags[class].cap;
         if cap >= most {
             return;
@@ -154,6 +154,22 @@ impl Core {
         self.granted += more;
         cache.granted += more;
         cache.set_cap(class, next);
+    }
+
+    /// The most rounds for a magazine of `class`: 256 KiB of them, and of slots above 4 KiB a
+    /// share of those that `lane` has in use. A cached slot keeps its slab in the way of
+    /// larger blocks: a class of few slots costs more memory so than its misses cost time.
+    fn most_rounds(&self, lane: LaneId, class: usize) -> u32 {
+        const MAGAZINE_BYTES: usize = 256 << 10;
+        const SMALL: usize = 4 << 10;
+        const SHARE: u64 = 32;
+        let slot = slot_bytes(class);
+        let most = (MAGAZINE_BYTES / slot).clamp(2, ROUNDS_MAX) as u32;
+        if slot <= SMALL {
+            return most;
+        }
+        let share = self.slabs.out(lane, class) / SHARE;
+        most.min(u32::try_from(share).unwrap_or(most))
     }
 
     // ---- slots back ------------------------------------------------------------------
