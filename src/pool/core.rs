@@ -102,6 +102,8 @@ pub struct Core {
     /// Allocations that took the lock, and how many there were when caches were last emptied.
     pub(super) misses: u64,
     pub(super) flushed_at: u64,
+    /// And when the pool was last at its limit with no run that fits.
+    pub(super) pressed_at: u64,
     pub(super) idle_since: Option<Instant>,
     /// Part of the memory has gone back to the driver: no call but the end's repetition.
     pub(super) ending: bool,

@@ -18,6 +18,9 @@ use crate::stream::{LaneId, LaneKind};
 /// Caches are emptied before the pool grows, but not again within so many misses.
 const FLUSH_EVERY: u64 = 1024;
 
+/// For so many misses after a shortage no magazine grows.
+const PRESSED_FOR: u64 = 4096;
+
 impl Core {
     /// Takes `quanta` from the heap for `cache`'s lane, mapping memory if need be.
     pub fn place(
@@ -46,7 +49,13 @@ impl Core {
             if let Some(node) = self.take_flushed(quanta, align, cache) {
                 return Ok(node);
             }
+            if self.room() == 0 {
+                self.press(cache);
+            }
             return self.grow(quanta, align, lane);
+        }
+        if self.room() == 0 {
+            self.press(cache);
         }
         match self.grow(quanta, align, lane) {
             Err(Refusal::Short { .. } | Refusal::AddressSpace) => {}
@@ -56,6 +65,19 @@ impl Core {
             Some(node) => Ok(node),
             None => self.grow(quanta, align, lane),
         }
+    }
+
+    /// The pool is at its limit and no run fits: what magazines hold stands in the way of
+    /// blocks that have nowhere else to go. Their capacities start from 0 again, after a while.
+    fn press(&mut self, cache: &mut LaneCache) {
+        self.pressed_at = self.misses;
+        self.flush_cache(cache);
+        self.revoke_grants(cache);
+    }
+
+    /// Whether the pool was short a moment ago: magazines hold nothing more then.
+    pub(super) fn pressed(&self) -> bool {
+        self.misses - self.pressed_at < PRESSED_FOR
     }
 
     /// Empties this thread's cache for the lane and all depots, then looks again.

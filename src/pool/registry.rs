@@ -439,6 +439,7 @@ pub(super) fn new_core(driver: Arc<dyn Driver>, settings: Settings) -> Result<Co
         captures: HashMap::new(),
         misses: 1 << 32,
         flushed_at: 0,
+        pressed_at: 0,
         idle_since: None,
         ending: false,
     };

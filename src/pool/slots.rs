@@ -126,9 +126,10 @@ impl Core {
         first
     }
 
-    /// Raises a magazine's capacity, slowly at first, while the pool's budget allows.
+    /// Raises a magazine's capacity, slowly at first, while the pool's budget allows and it
+    /// is not short of memory.
     pub(super) fn grow_cap(&mut self, cache: &mut LaneCache, class: usize) {
-        if self.settings.always_slow() {
+        if self.settings.always_slow() || self.pressed() {
             return;
         }
         let most = capacity_max(class);

@@ -80,6 +80,11 @@ impl Slabs {
         (wanted as u32, least as u32)
     }
 
+    /// How many slots of a class are out of `lane`'s slabs: live, cached or waiting.
+    pub fn out(&self, lane: LaneId, class: usize) -> u64 {
+        self.lane(lane).map_or(0, |l| l.out[class])
+    }
+
     fn lane(&self, lane: LaneId) -> Option<&LaneSlabs> {
         self.lanes.get(lane as usize)?.as_deref()
     }
