@@ -454,8 +454,8 @@ pub(super) fn new_core(driver: Arc<dyn Driver>, settings: Settings) -> Result<Co
 }
 
 /// Ends a pool: threads forget it, live blocks are reported as configured, memory goes back
-/// to the driver. On failure part of it may be gone: the pool takes no other call then, and this one
-/// may be repeated.
+/// to the driver. On failure part of it may be gone: the pool takes no other call then, and this
+/// one may be repeated.
 pub fn destroy(id: u64) -> Result<()> {
     retry_given();
     let shared = pool(id)?;

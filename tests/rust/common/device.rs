@@ -94,7 +94,7 @@ pub struct Block {
 }
 
 /// Bytes from one written word to the next.
-const STRIDE: usize = 512;
+const STRIDE: usize = 8192;
 
 impl Block {
     /// A new block, its contents written.
