@@ -34,6 +34,7 @@ fn child_process() {
         Some("live_at_exit") => live_at_exit(),
         Some("many_threads") => many_threads(),
         Some("many_pools") => many_pools(),
+        Some("soak") => soak_body(),
         _ => return,
     }
     println!("scenario done");
@@ -370,8 +371,13 @@ fn ten_thousand_streams_one_after_another_use_up_no_lane() {
 
 // ---- soak --------------------------------------------------------------------------------
 
+/// In a process of its own: resident memory is the whole process's, other tests' included.
 #[test]
 fn memory_stays_flat_under_continuous_inference() {
+    ends_well("soak", &[HOST]);
+}
+
+fn soak_body() {
     let seconds = if common::full() { 60 } else { 10 };
     let seed = common::seed(1);
     println!("seed {seed}");

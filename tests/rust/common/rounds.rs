@@ -148,6 +148,11 @@ impl Drop for Sleepers {
 
 /// Allocates and frees slots of several classes, so that their magazines hold some.
 fn fill_magazines(pool: &Pool, stream: u64) {
+    // A pool that was short a moment ago lets no magazine grow for some thousand misses.
+    for _ in 0..5000 {
+        let Ok(slot) = pool.alloc(256, stream) else { break };
+        pool.dealloc(slot, stream).expect("live");
+    }
     for _ in 0..4 {
         for bytes in [256, 4096, 40_000, 150_000] {
             let slots: Vec<usize> =
