@@ -791,7 +791,8 @@ forebay_status forebay_set_oom_callback(forebay_pool_t pool,
                                         void *ctx);
 
 /**
- * Sets the function that receives log lines: level 1 (error) to 5 (trace) and the text.
+ * Sets the function that receives log lines: level 1 (error) to 5 (trace) and the text. It may
+ * run inside the pool: it must not call Forebay.
  *
  * @param callback NULL: none.
  * @return FOREBAY_ERROR_BUSY when called from inside a callback.

@@ -353,7 +353,8 @@ pub unsafe extern "C" fn forebay_set_oom_callback(
     })
 }
 
-/// Sets the function that receives log lines: level 1 (error) to 5 (trace) and the text.
+/// Sets the function that receives log lines: level 1 (error) to 5 (trace) and the text. It may
+/// run inside the pool: it must not call Forebay.
 ///
 /// @param callback NULL: none.
 /// @return FOREBAY_ERROR_BUSY when called from inside a callback.

@@ -193,7 +193,7 @@ pub const VARIABLES: &[Variable] = &[
         "FOREBAY_KEEPER",
         SWITCH_FORM,
         "1",
-        "Whether a background thread settles fences and maps ahead of demand.",
+        "Whether a background thread settles fences, recovers pages and trims.",
         keeper = parse::switch
     ),
     variable!(

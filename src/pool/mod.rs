@@ -1,6 +1,7 @@
 //! The pool: heap, slabs, lanes and pages composed into one allocator.
 //!
 //! - [`hot`]: what usually happens, without a lock;
+//! - [`arena`]: where caches live;
 //! - [`cache`]: thread and lane caches, and who may touch them;
 //! - [`slow`]: everything else an allocation or a free may need;
 //! - [`core`]: the locked heart; [`slots`]: its refill and spill of magazines; [`settle`]: what
@@ -18,6 +19,7 @@
 //! unmap callback, which runs inside the core's). Cost: see [`hot`] for hits; a miss takes the
 //! core's lock once.
 
+pub mod arena;
 pub mod buffers;
 pub mod cache;
 pub mod control;

@@ -8,7 +8,8 @@
 //! [`Status::Forked`] before any lock is touched; a destroyed pool's number serves no other
 //! until 65,534 more have been made, so stale handles are told.
 
-use super::cache::{self, Arena, Entry, LaneCache, ThreadCache};
+use super::arena::Arena;
+use super::cache::{self, Entry, LaneCache, ThreadCache};
 use super::core::{CacheRef, Core, DriverRef, Totals};
 use super::devices::{self, default_pool};
 use super::hot::{SYNC_STREAM, slot_in_table};
@@ -454,8 +455,8 @@ pub(super) fn new_core(driver: Arc<dyn Driver>, settings: Settings) -> Result<Co
 }
 
 /// Ends a pool: threads forget it, live blocks are reported as configured, memory goes back
-/// to the driver. On failure part of it may be gone: the pool takes no other call then, and this
-/// one may be repeated.
+/// to the driver. On failure part of it may be gone: the pool takes no other call then, and
+/// this one may be repeated.
 pub fn destroy(id: u64) -> Result<()> {
     retry_given();
     let shared = pool(id)?;

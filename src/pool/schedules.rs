@@ -6,7 +6,8 @@
 //! The model says which blocks are live, and which freed ranges still have work queued: those
 //! may go to the lane that freed them only.
 
-use super::cache::{Arena, LaneCache};
+use super::arena::Arena;
+use super::cache::LaneCache;
 use super::core::{CacheRef, Core};
 use super::ladder::{Fit, Refusal};
 use super::{Settings, Shared};

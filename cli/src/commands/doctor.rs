@@ -202,7 +202,9 @@ fn sentences(config: &Config, found: &Found) -> Vec<String> {
         .into(),
     );
     if !config.keeper {
-        list.push("No keeper thread maps ahead of demand (FOREBAY_KEEPER).".into());
+        list.push(
+            "No keeper thread settles fences and trims in the background (FOREBAY_KEEPER).".into(),
+        );
     }
     if config.leaks != Leaks::Off {
         list.push("What is still live at the end is reported (FOREBAY_LEAKS).".into());
