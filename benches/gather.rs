@@ -11,7 +11,7 @@ mod rounds;
 
 use common::MIB;
 use forebay::driver::Driver;
-use rounds::{GRANULE, Gathered, Sleepers};
+use rounds::{GRANULE, Gathered};
 use std::fmt::Write as _;
 use std::sync::Arc;
 
@@ -68,11 +68,9 @@ fn capped(bytes: usize, times: usize, rows: &mut Vec<Row>) {
         let pool = Arc::new(pool);
         let streams: Vec<u64> =
             (0..4).map(|_| driver.stream_create().expect("a stream").0).collect();
-        rounds::history(&pool, &streams, seed + bytes as u64, 20_000);
-        let sleepers = Sleepers::new(&pool, &streams, 4);
-        let got = rounds::take_all(&pool, bytes).expect("a live pool");
+        let past = (seed + bytes as u64, 20_000);
+        let got = rounds::take_capped(&pool, &streams, past, bytes).expect("a live pool");
         missing = missing.max(DEVICE_BYTES - got);
-        drop(sleepers);
         let pool = Arc::into_inner(pool).expect("the sleepers are gone");
         common::end(&driver, pool, &streams);
     }

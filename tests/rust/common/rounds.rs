@@ -146,6 +146,25 @@ impl Drop for Sleepers {
     }
 }
 
+/// Lets the pool forget that it was short: for a while after that, it grants new threads'
+/// magazines nothing.
+fn calm(pool: &Pool, stream: u64) -> Result<(), Error> {
+    for _ in 0..10_000 {
+        pool.trim(0)?;
+        let granted = thread::scope(|scope| {
+            let fresh = scope.spawn(|| {
+                fill_magazines(pool, stream);
+                pool.stats().map(|stats| stats.cached_bytes > 0)
+            });
+            fresh.join().expect("no panic")
+        });
+        if granted? {
+            return Ok(());
+        }
+    }
+    panic!("magazines stay empty: {:?}", pool.stats()?);
+}
+
 /// Allocates and frees slots of several classes, so that their magazines hold some.
 fn fill_magazines(pool: &Pool, stream: u64) {
     // A pool that was short a moment ago lets no magazine grow for some thousand misses.
@@ -162,6 +181,26 @@ fn fill_magazines(pool: &Pool, stream: u64) {
             }
         }
     }
+}
+
+/// [`take_all`] after a random past, while other threads sleep with full magazines. Odd seeds
+/// have some more past behind them by then.
+pub fn take_capped(
+    pool: &Arc<Pool>,
+    streams: &[u64],
+    (seed, operations): (u64, usize),
+    bytes: usize,
+) -> Result<usize, Error> {
+    history(pool, streams, seed, operations);
+    calm(pool, streams[0])?;
+    let sleepers = Sleepers::new(pool, streams, 3);
+    assert!(pool.stats()?.cached_bytes > 0, "the sleepers hold slots");
+    if seed % 2 == 1 {
+        history(pool, streams, seed + 1, operations / 10);
+    }
+    let got = take_all(pool, bytes);
+    drop(sleepers);
+    got
 }
 
 /// Takes blocks of `bytes` until the pool's limit is handed out; answers the bytes it got.

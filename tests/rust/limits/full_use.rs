@@ -2,7 +2,7 @@
 //! threads sleep with full magazines.
 
 use super::common::{self, MIB};
-use super::rounds::{self, GRANULE, Sleepers};
+use super::rounds::{self, GRANULE};
 use std::sync::Arc;
 
 #[test]
@@ -27,18 +27,17 @@ fn a_capped_pool_hands_out_its_limit_in_blocks_of_any_power_of_two() {
         let driver = common::plain_device(128 * MIB);
         let mut settings = common::settings(&driver);
         settings.limit = LIMIT as u64;
+        // Enough for every sleeper.
+        settings.cache = LIMIT as u64 / 4;
         let pool = Arc::new(common::pool(&driver, settings));
         let streams: Vec<u64> = (0..3)
             .map(|_| forebay::driver::Driver::stream_create(&*driver).expect("one").0)
             .collect();
         let mut bytes = GRANULE;
         while bytes <= LIMIT {
-            rounds::history(&pool, &streams, seed + round + bytes as u64, 400);
-            let sleepers = Sleepers::new(&pool, &streams, 3);
-            let cached = pool.stats().expect("alive").cached_bytes;
-            assert!(cached > 0, "the sleepers hold slots");
-            assert_eq!(rounds::take_all(&pool, bytes).expect("alive"), LIMIT, "of {bytes} bytes");
-            drop(sleepers);
+            let past = (seed + round + bytes as u64, 400);
+            let got = rounds::take_capped(&pool, &streams, past, bytes).expect("alive");
+            assert_eq!(got, LIMIT, "of {bytes} bytes");
             common::check_books(&driver, &pool);
             bytes *= 2;
         }
