@@ -5,7 +5,7 @@ mod exchange;
 mod model;
 
 use super::class::{class_of, slot_bytes};
-use super::depot::{Depot, Full, ROUNDS_MAX};
+use super::depot::{Budget, Depot, Full, ROUNDS_MAX};
 use super::marks::{Descriptor, Marks, word_class, word_index, word_lane};
 use super::slabs::{SlabId, Slabs};
 use super::*;
@@ -304,4 +304,15 @@ fn depots_hand_magazines_on_whole() {
     assert_eq!(rest.iter().map(|f| f.rounds().len()).sum::<usize>(), 66);
     assert_eq!((depot.bytes(), depot.class_bytes(small)), (0, 0));
     assert!(depot.pop(small).is_none() && depot.pop(large).is_none());
+}
+
+#[test]
+fn a_budget_is_never_passed() {
+    let budget = Budget::new(1000);
+    assert!(budget.take(600));
+    assert!(!budget.take(401), "one byte too many takes nothing");
+    assert!(budget.take(400));
+    assert_eq!((budget.held(), budget.most()), (1000, 1000));
+    budget.give(600);
+    assert!(budget.take(1) && budget.held() == 401);
 }
