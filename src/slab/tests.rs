@@ -6,7 +6,7 @@ mod model;
 
 use super::class::{class_of, slot_bytes};
 use super::depot::{Budget, Depot, Full, ROUNDS_MAX};
-use super::marks::{Descriptor, Marks, word_class, word_index, word_lane};
+use super::marks::{Descriptor, Marks};
 use super::slabs::{SlabId, Slabs};
 use super::*;
 use crate::base::sync::atomic::Ordering;
@@ -255,26 +255,6 @@ fn mark_ranges_have_a_spare_and_are_used_again() {
     assert_eq!(marks.take_range(255), Some(1664));
     assert_eq!(marks.take_range(1), Some(1920));
     assert_eq!(marks.take_range(1), None);
-}
-
-#[test]
-fn descriptors_read_as_written() {
-    let marks = Marks::new(4).expect("address space");
-    assert_eq!(marks.get(3), Descriptor::None);
-    let slab = Descriptor::Slab { marks: u32::MAX, lane: 4095, index: 127, class: 60 };
-    for descriptor in [slab, Descriptor::Extent { node: u32::MAX }, Descriptor::None] {
-        marks.set(2, descriptor);
-        assert_eq!(marks.get(2), descriptor);
-        assert_eq!((marks.get(1), marks.get(3)), (Descriptor::None, Descriptor::None));
-    }
-    marks.set(2, slab);
-    // SAFETY: the table has four words; the reader checks its range as the hot path does.
-    let word = unsafe { &*marks.pointers().0.add(2) }.load(Ordering::Relaxed);
-    assert_eq!((word_class(word), word_index(word), word_lane(word)), (60, 127, 4095));
-    marks.set(2, Descriptor::Extent { node: u32::MAX });
-    // SAFETY: as above.
-    let word = unsafe { &*marks.pointers().0.add(2) }.load(Ordering::Relaxed);
-    assert_eq!(word_class(word), 0, "an extent has no class");
 }
 
 #[test]
