@@ -176,3 +176,24 @@ fn range_kind(slots: usize) -> (usize, usize) {
     debug_assert!(kind < RANGE_KINDS);
     (kind, len)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descriptors_read_as_written() {
+        let marks = Marks::new(4).expect("address space");
+        assert_eq!(marks.get(3), Descriptor::None);
+        let slab = Descriptor::Slab { marks: u32::MAX, lane: 4095, index: 127, class: 60 };
+        let extent = Descriptor::Extent { node: u32::MAX };
+        for descriptor in [slab, extent, Descriptor::None] {
+            marks.set(2, descriptor);
+            assert_eq!(marks.get(2), descriptor);
+            assert_eq!((marks.get(1), marks.get(3)), (Descriptor::None, Descriptor::None));
+        }
+        let word = slab.word();
+        assert_eq!((word_class(word), word_index(word), word_lane(word)), (60, 127, 4095));
+        assert_eq!(word_class(extent.word()), 0, "an extent has no class");
+    }
+}

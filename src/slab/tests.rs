@@ -5,8 +5,8 @@ mod exchange;
 mod model;
 
 use super::class::{class_of, slot_bytes};
-use super::depot::{Depot, Full, ROUNDS_MAX};
-use super::marks::{Descriptor, Marks, word_class, word_index, word_lane};
+use super::depot::{Budget, Depot, Full, ROUNDS_MAX};
+use super::marks::{Descriptor, Marks};
 use super::slabs::{SlabId, Slabs};
 use super::*;
 use crate::base::sync::atomic::Ordering;
@@ -258,26 +258,6 @@ fn mark_ranges_have_a_spare_and_are_used_again() {
 }
 
 #[test]
-fn descriptors_read_as_written() {
-    let marks = Marks::new(4).expect("address space");
-    assert_eq!(marks.get(3), Descriptor::None);
-    let slab = Descriptor::Slab { marks: u32::MAX, lane: 4095, index: 127, class: 60 };
-    for descriptor in [slab, Descriptor::Extent { node: u32::MAX }, Descriptor::None] {
-        marks.set(2, descriptor);
-        assert_eq!(marks.get(2), descriptor);
-        assert_eq!((marks.get(1), marks.get(3)), (Descriptor::None, Descriptor::None));
-    }
-    marks.set(2, slab);
-    // SAFETY: the table has four words; the reader checks its range as the hot path does.
-    let word = unsafe { &*marks.pointers().0.add(2) }.load(Ordering::Relaxed);
-    assert_eq!((word_class(word), word_index(word), word_lane(word)), (60, 127, 4095));
-    marks.set(2, Descriptor::Extent { node: u32::MAX });
-    // SAFETY: as above.
-    let word = unsafe { &*marks.pointers().0.add(2) }.load(Ordering::Relaxed);
-    assert_eq!(word_class(word), 0, "an extent has no class");
-}
-
-#[test]
 fn depots_hand_magazines_on_whole() {
     let full = |first: u32, len: u32| {
         let mut rounds = Box::new([Round::new(0, 0); ROUNDS_MAX]);
@@ -304,4 +284,15 @@ fn depots_hand_magazines_on_whole() {
     assert_eq!(rest.iter().map(|f| f.rounds().len()).sum::<usize>(), 66);
     assert_eq!((depot.bytes(), depot.class_bytes(small)), (0, 0));
     assert!(depot.pop(small).is_none() && depot.pop(large).is_none());
+}
+
+#[test]
+fn a_budget_is_never_passed() {
+    let budget = Budget::new(1000);
+    assert!(budget.take(600));
+    assert!(!budget.take(401), "one byte too many takes nothing");
+    assert!(budget.take(400));
+    assert_eq!((budget.held(), budget.most()), (1000, 1000));
+    budget.give(600);
+    assert!(budget.take(1) && budget.held() == 401);
 }

@@ -5,6 +5,7 @@ use crate::driver::faulty::{CallSet, Fault, FaultyDriver, Times};
 use crate::driver::host::{HostDriver, HostOptions};
 use crate::driver::{Call, StreamHandle};
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 const GRANULE: usize = 64 << 10;
 const DEFAULT_STREAM: StreamHandle = StreamHandle(0);
@@ -108,12 +109,18 @@ impl Bench {
         for (&g, &byte) in &self.contents {
             let address = self.vmem.address(g);
             for at in [address, address + GRANULE - 1] {
-                // SAFETY: the granule is mapped and accessible (`map` succeeded, no unmap
-                // since), and no work that writes it is queued.
-                let read = unsafe { std::ptr::with_exposed_provenance::<u8>(at).read_volatile() };
-                assert_eq!(read, byte, "granule {g} holds its own page");
+                assert_eq!(self.read(at), byte, "granule {g} holds its own page");
             }
         }
+    }
+
+    /// A byte of device memory, copied out by the device.
+    fn read(&self, address: usize) -> u8 {
+        let byte = AtomicU8::new(0);
+        let to = byte.as_ptr().expose_provenance();
+        self.driver.copy(to, address, 1, DEFAULT_STREAM).expect("no fault");
+        self.driver.stream_synchronize(DEFAULT_STREAM).expect("no fault");
+        byte.load(Ordering::Relaxed)
     }
 
     /// Closes, without faults, and looks that nothing is left.

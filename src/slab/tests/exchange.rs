@@ -9,8 +9,11 @@ use loom::sync::Arc;
 const CLASS: usize = 3;
 
 fn full(numbers: &[u32]) -> Full {
-    let rounds: Vec<Round> = numbers.iter().map(|&n| Round::new(n, n)).collect();
-    Full::new(&rounds, Box::new([Round::new(0, 0); ROUNDS_MAX]))
+    let mut rounds = Box::new([Round::new(0, 0); ROUNDS_MAX]);
+    for (round, &n) in rounds.iter_mut().zip(numbers) {
+        *round = Round::new(n, n);
+    }
+    Full::new(rounds, numbers.len() as u32)
 }
 
 /// Hands in a full magazine, then takes one, as a thread does whose cache ran over and dry.
