@@ -122,6 +122,7 @@ fn json_has_the_promised_fields() {
         "leaked_bytes",
         "left_by_trace_bytes",
         "ns_per_event",
+        "ns_per_event_after_warmup",
         "pages_moved",
         "pages_moved_after_first_third",
         "peak_live_bytes",

@@ -38,6 +38,7 @@ pub(super) fn figures(outcome: &Outcome) -> Vec<(&'static str, String)> {
         ("pages moved", count(outcome.end.pages_moved)),
         ("  after warm-up", count(outcome.moved_after_warmup())),
         ("ns an event", format!("{:.1}", outcome.ns_per_event())),
+        ("  after warm-up", format!("{:.1}", outcome.ns_per_event_after_warmup())),
         ("leaked", format!("{} bytes", count(outcome.leaked_bytes))),
     ]
 }

@@ -75,10 +75,10 @@ pub fn run<T: Target>(
 ) -> Result<Outcome, ReplayError> {
     let mut player = Player::new(trace, options);
     let third = warmup_events(trace.events.len());
-    let mut warm = TargetStats::default();
+    let (mut warm, mut before) = (TargetStats::default(), 0);
     let mut played = player.play(0..third, target, progress);
     if played.is_ok() {
-        warm = target.stats();
+        (warm, before) = (target.stats(), player.cpu_ns);
         played = player.play(third..trace.events.len(), target, progress);
     }
     let end = target.stats();
@@ -90,6 +90,7 @@ pub fn run<T: Target>(
         threads: 1,
         peak_live_bytes: trace.peak_live_bytes,
         cpu_ns: player.cpu_ns,
+        warm_cpu_ns: player.cpu_ns - before,
         watch,
         warm,
         end,

@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::Watch;
+use super::{Watch, warmup_events};
 use crate::target::TargetStats;
 
 /// What a replay showed. Bytes, unless a name says otherwise.
@@ -19,6 +19,8 @@ pub struct Outcome {
     pub peak_live_bytes: u64,
     /// CPU time of all threads in the target's calls and the loop around them, in ns.
     pub cpu_ns: u64,
+    /// The part of `cpu_ns` after the first third of the events.
+    pub warm_cpu_ns: u64,
     /// Sampled figures.
     pub watch: Watch,
     /// The target's figures after the first third of the events.
@@ -35,6 +37,15 @@ impl Outcome {
     /// CPU nanoseconds an event; 0 for a trace without events.
     pub fn ns_per_event(&self) -> f64 {
         if self.events == 0 { 0.0 } else { self.cpu_ns as f64 / self.events as f64 }
+    }
+
+    /// CPU nanoseconds an event of the last two thirds; 0 without such events. Where a trace
+    /// takes no memory from the driver any more, this is the allocator's own time.
+    pub fn ns_per_event_after_warmup(&self) -> f64 {
+        let threads = self.threads.max(1);
+        let events = (self.events / threads) as usize;
+        let rest = (events - warmup_events(events)) as u64 * threads;
+        if rest == 0 { 0.0 } else { self.warm_cpu_ns as f64 / rest as f64 }
     }
 
     /// Peak mapped over peak live bytes; 1 for a trace without allocations.
@@ -72,7 +83,8 @@ impl Outcome {
             "driver_calls_after_warmup": self.calls_after_warmup(),
             "pages_moved": self.end.pages_moved,
             "pages_moved_after_first_third": self.moved_after_warmup(),
-            "ns_per_event": (self.ns_per_event() * 100.0).round() / 100.0,
+            "ns_per_event": hundredths(self.ns_per_event()),
+            "ns_per_event_after_warmup": hundredths(self.ns_per_event_after_warmup()),
             "left_by_trace_bytes": self.left_bytes,
             "leaked_bytes": self.leaked_bytes,
         });
@@ -81,4 +93,8 @@ impl Outcome {
         }
         object
     }
+}
+
+fn hundredths(value: f64) -> f64 {
+    (value * 100.0).round() / 100.0
 }

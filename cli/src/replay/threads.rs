@@ -14,6 +14,7 @@ use crate::trace::Trace;
 
 struct Share {
     cpu_ns: u64,
+    warm_cpu_ns: u64,
     watch: Watch,
     warm: TargetStats,
     end: TargetStats,
@@ -71,7 +72,7 @@ fn one_thread<T: SharedTarget>(
     let third = warmup_events(trace.events.len());
     let mut played = guarded(trace, || player.play(0..third, &mut target, progress));
     barrier.wait();
-    let warm = target.stats();
+    let (warm, before) = (target.stats(), player.cpu_ns);
     barrier.wait();
     if played.is_ok() {
         let rest = third..trace.events.len();
@@ -82,7 +83,8 @@ fn one_thread<T: SharedTarget>(
     barrier.wait();
     let freed = player.free_rest(&mut target);
     played.and(freed)?;
-    Ok(Share { cpu_ns: player.cpu_ns, watch: player.watch, warm, end })
+    let warm_cpu_ns = player.cpu_ns - before;
+    Ok(Share { cpu_ns: player.cpu_ns, warm_cpu_ns, watch: player.watch, warm, end })
 }
 
 /// Turns a panic into an error: a thread that unwinds would leave the others waiting.
@@ -101,12 +103,13 @@ fn sum_up<T: SharedTarget>(
 ) -> Result<Outcome, ReplayError> {
     let threads = shares.len() as u64;
     let mut watch = Watch::default();
-    let mut cpu_ns = 0;
+    let (mut cpu_ns, mut warm_cpu_ns) = (0, 0);
     let (mut warm, mut end) = (TargetStats::default(), TargetStats::default());
     for share in shares {
         let share = share?;
         watch.merge(&share.watch);
         cpu_ns += share.cpu_ns;
+        warm_cpu_ns += share.warm_cpu_ns;
         (warm, end) = (share.warm, share.end);
     }
     Ok(Outcome {
@@ -114,6 +117,7 @@ fn sum_up<T: SharedTarget>(
         threads,
         peak_live_bytes: watch.requested_peak_bytes.max(trace.peak_live_bytes),
         cpu_ns,
+        warm_cpu_ns,
         watch,
         warm,
         end,
