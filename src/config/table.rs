@@ -277,7 +277,7 @@ pub const VARIABLES: &[Variable] = &[
         "FOREBAY_HOST_CONTEXT_EVENTS",
         SWITCH_FORM,
         "1",
-        "Host backend: whether one event can cover all streams.",
+        "Host backend: whether one event covers all streams; else frees wait for served streams.",
         host_context_events = parse::switch
     ),
 ];

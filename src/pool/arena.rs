@@ -101,6 +101,7 @@ impl Arena {
             open_bytes_max: 16 << 20,
             batch: std::ptr::null_mut(),
             requested: AtomicU64::new(0),
+            captive: view.captive,
             key,
             pool,
             owner,

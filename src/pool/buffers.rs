@@ -1,21 +1,30 @@
 //! Buffers of one size, all allocated at the start: acquire and release never reach the pool.
 //!
-//! Owns the sets of the process by number, and in each set which buffers are in, with the
-//! stream that released each. A buffer that another stream released is handed over behind an event
-//! of that stream. Cost: a mutex and a scan of the free buffers.
+//! Owns the sets of the process by number, and in each set which buffers are in, with an event
+//! recorded at each release: whoever acquires the buffer is ordered behind it, also when the
+//! releasing stream is gone by then or its handle names another. Cost: a mutex, an event and a
+//! scan of the free buffers.
 
+use super::hot::SYNC_STREAM;
 use super::{Pool, control, core::unknown_stream};
-use crate::driver::{Scope, StreamHandle};
+use crate::driver::{EventHandle, Scope, StreamHandle};
 use crate::error::{Error, Result, Status};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
+
+/// A buffer that is in.
+#[derive(Clone, Copy)]
+struct Free {
+    address: usize,
+    /// The stream that released it; whose work it may still be used by until `event`.
+    by: Option<(u64, EventHandle)>,
+}
 
 /// One set.
 struct Set {
     pool: Pool,
     bytes: usize,
-    /// Buffers that are in, with the stream that released them (`None`: never used).
-    free: Vec<(usize, Option<u64>)>,
+    free: Vec<Free>,
     out: Vec<usize>,
 }
 
@@ -36,8 +45,9 @@ pub fn create(pool: u64, bytes: usize, count: usize) -> Result<u64> {
     let pool = Pool::from_handle(pool)?;
     let mut set = Set { pool, bytes, free: Vec::with_capacity(count), out: Vec::new() };
     for _ in 0..count {
-        match set.pool.alloc(bytes, 0) {
-            Ok(address) => set.free.push((address, None)),
+        // Clean memory: no stream's work is behind it.
+        match set.pool.alloc(bytes, SYNC_STREAM) {
+            Ok(address) => set.free.push(Free { address, by: None }),
             Err(error) => {
                 set.give_all()?;
                 return Err(error);
@@ -66,7 +76,7 @@ pub fn acquire(number: u64, stream: u64) -> Result<usize> {
     if driver.stream_check(StreamHandle(stream)).is_err() {
         return Err(unknown_stream(stream));
     }
-    let near = |&(_, by): &(usize, Option<u64>)| by.is_none() || by == Some(stream);
+    let near = |f: &Free| f.by.is_none_or(|(by, _)| by == stream);
     let index = set.free.iter().rposition(near).or(set.free.len().checked_sub(1));
     let Some(index) = index else {
         return Err(Error::new(
@@ -74,29 +84,18 @@ pub fn acquire(number: u64, stream: u64) -> Result<usize> {
             format!("all {} buffers of {} bytes are out", set.out.len(), set.bytes),
         ));
     };
-    let (address, by) = set.free[index];
-    // A fresh buffer comes from the pool in the default stream's order.
-    let by = by.unwrap_or(0);
-    if by != stream {
-        order(&set.pool, &*driver, by, stream)?;
+    let Free { address, by } = set.free[index];
+    if let Some((_, event)) = by {
+        let passed = driver.event_query(event).map_err(control::driver_error)?;
+        if !passed {
+            let waits = driver.stream_wait(StreamHandle(stream), event);
+            waits.map_err(control::driver_error)?;
+        }
+        set.pool.with_core(|core| core.lanes.give_event(event))?;
     }
     set.free.swap_remove(index);
     set.out.push(address);
     Ok(address)
-}
-
-/// Makes later work of `to` wait for what `from` has queued. A stream that is gone has
-/// nothing left to wait for that its retirement did not order.
-fn order(pool: &Pool, driver: &dyn crate::driver::Driver, from: u64, to: u64) -> Result<()> {
-    if driver.stream_check(StreamHandle(from)).is_err() {
-        return Ok(());
-    }
-    let event = pool.with_core(|core| core.lanes.event(driver))?.map_err(control::driver_error)?;
-    let ordered = driver
-        .event_record(event, Scope::Stream(StreamHandle(from)))
-        .and_then(|()| driver.stream_wait(StreamHandle(to), event));
-    pool.with_core(|core| core.lanes.give_event(event))?;
-    ordered.map_err(control::driver_error)
 }
 
 /// Puts a buffer back, in `stream`'s order.
@@ -109,7 +108,7 @@ pub fn release(number: u64, address: usize, stream: u64) -> Result<()> {
     let Some(index) = set.out.iter().position(|&a| a == address) else {
         let length = set.bytes;
         let within = |a: usize| address.wrapping_sub(a) < length;
-        let mut all = set.out.iter().copied().chain(set.free.iter().map(|&(a, _)| a));
+        let mut all = set.out.iter().copied().chain(set.free.iter().map(|f| f.address));
         let status = match all.find(|&a| within(a)) {
             Some(start) if start == address => Status::DoubleFree,
             Some(_) => Status::InteriorPointer,
@@ -117,8 +116,15 @@ pub fn release(number: u64, address: usize, stream: u64) -> Result<()> {
         };
         return Err(Error::new(status, format!("{address:#x} is not a buffer that is out")));
     };
+    let driver = set.pool.driver()?;
+    let event = set.pool.with_core(|core| core.lanes.event(&*driver))?;
+    let event = event.map_err(control::driver_error)?;
+    if let Err(error) = driver.event_record(event, Scope::Stream(StreamHandle(stream))) {
+        set.pool.with_core(|core| core.lanes.give_event(event))?;
+        return Err(control::driver_error(error));
+    }
     set.out.swap_remove(index);
-    set.free.push((address, Some(stream)));
+    set.free.push(Free { address, by: Some((stream, event)) });
     Ok(())
 }
 
@@ -137,15 +143,17 @@ pub fn destroy(number: u64) -> Result<()> {
 
 impl Set {
     fn give_all(&mut self) -> Result<()> {
-        while let Some(&(address, by)) = self.free.last() {
-            let stream = by.unwrap_or(0);
-            let freed = self.pool.dealloc(address, stream);
-            match freed {
-                // The stream is gone: freed behind all work of the device.
-                Err(e) if e.status() == Status::InvalidStream => {
-                    self.pool.dealloc(address, super::hot::SYNC_STREAM)?;
+        while let Some(&Free { address, by }) = self.free.last() {
+            // Behind all work of the device.
+            match self.pool.dealloc(address, SYNC_STREAM) {
+                // The pool's end took the memory and the events with it.
+                Err(e) if e.status() == Status::InvalidPool => {}
+                freed => {
+                    freed?;
+                    if let Some((_, event)) = by {
+                        self.pool.with_core(|core| core.lanes.give_event(event))?;
+                    }
                 }
-                other => other?,
             }
             self.free.pop();
         }

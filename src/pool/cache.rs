@@ -150,6 +150,9 @@ pub struct LaneCache {
     pub batch: *mut Round,
     /// Requested bytes handed out so far.
     pub requested: AtomicU64,
+    /// [`crate::slab::marks::CAPTIVE`] for a capture's lane, else 0: such a lane keeps no slots
+    /// of others' slabs.
+    pub captive: u64,
     /// The lane's key.
     pub key: u64,
     /// Its pool.
@@ -264,6 +267,8 @@ pub struct View {
     pub marks: *const AtomicU8,
     /// See [`LaneCache::id`].
     pub lane: LaneId,
+    /// See [`LaneCache::captive`].
+    pub captive: u64,
     /// See [`LaneCache::depot`].
     pub depot: *const SpinLock<Depot>,
     /// See [`LaneCache::budget`].

@@ -16,6 +16,7 @@ use crate::slab::class::slot_bytes;
 use crate::slab::marks::SPECIAL;
 use crate::stream::LaneId;
 use std::ffi::c_void;
+use std::sync::{Mutex, PoisonError};
 
 /// A capture as a pool knows it.
 #[derive(Clone, Copy, Debug)]
@@ -270,6 +271,10 @@ impl Core {
     }
 
     fn begin_capture(&mut self, number: u64, key: u64, stream: u64) -> Result<()> {
+        if self.captures.contains_key(&number) {
+            // A pool made meanwhile began it already.
+            return Ok(());
+        }
         if self.captures.values().any(|c| c.key == key && c.open) {
             return Err(Error::new(
                 Status::Busy,
@@ -322,56 +327,88 @@ pub fn capture_begin(stream: u64) -> Result<u64> {
     devices::default_pool()?;
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let mut done = Vec::new();
+    // Known before the pools are asked: one that is made meanwhile begins it itself.
+    OPEN.lock().unwrap_or_else(PoisonError::into_inner).push((number, stream));
     for id in registry::live_pools() {
         let key = (id << HANDLE_SHIFT) ^ stream;
-        let begun = registry::forget_key(key).and_then(|()| {
-            registry::pool(id)?.with_core(id, |core| core.begin_capture(number, key, stream))?
-        });
-        match begun {
+        let begin = |core: &mut Core| core.begin_capture(number, key, stream);
+        match registry::without_caches(id, |lane| lane.key == key, begin).and_then(|r| r) {
             Ok(()) => done.push(id),
             // A stream belongs to one device; other devices' pools do not know it.
             Err(e) if e.status() == Status::InvalidStream => {}
             Err(e) => {
                 for id in done {
-                    registry::pool(id)?.with_core(id, |core| {
-                        core.end_capture(number)?;
-                        core.release_capture(number)
-                    })??;
+                    let key = (id << HANDLE_SHIFT) ^ stream;
+                    registry::without_caches(
+                        id,
+                        |lane| lane.key == key,
+                        |core| {
+                            core.end_capture(number)?;
+                            core.release_capture(number)
+                        },
+                    )??;
                 }
+                forget_open(number);
                 return Err(e);
             }
         }
     }
     if done.is_empty() {
+        forget_open(number);
         return Err(super::core::unknown_stream(stream));
     }
     Ok(number)
 }
 
+/// Captures that are open in the process: number and stream.
+static OPEN: Mutex<Vec<(u64, u64)>> = Mutex::new(Vec::new());
+
+fn forget_open(number: u64) {
+    OPEN.lock().unwrap_or_else(PoisonError::into_inner).retain(|&(open, _)| open != number);
+}
+
+/// Begins the open captures in a pool that is being made: its memory obeys them too.
+pub fn begin_open_captures(core: &mut Core) {
+    let open = OPEN.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    for (number, stream) in open {
+        let key = (core.id << HANDLE_SHIFT) ^ stream;
+        // Another device's stream is none of this pool's business.
+        if let Err(error) = core.begin_capture(number, key, stream) {
+            tracing::debug!(%error, "an open capture does not concern the new pool");
+        }
+    }
+}
+
 /// Ends a capture: its streams go back to their own lanes; its memory stays its own.
 pub fn capture_end(number: u64) -> Result<()> {
-    each_pool_with(number, |id, core_key| {
-        registry::forget_key(core_key)?;
-        registry::pool(id)?.with_core(id, |core| core.end_capture(number))?
-    })
+    each_pool_with(number, |id, capture| {
+        let end = |core: &mut Core| core.end_capture(number);
+        registry::without_caches(id, |lane| lane.key == capture.key, end)?
+    })?;
+    forget_open(number);
+    Ok(())
 }
 
 /// The capture's graph is gone: its memory is everyone's after the work queued so far.
 pub fn capture_release(number: u64) -> Result<()> {
-    each_pool_with(number, |id, _| {
-        registry::pool(id)?.with_core(id, |core| core.release_capture(number))?
+    each_pool_with(number, |id, capture| {
+        let pool = registry::pool(id)?;
+        let here = |lane: &super::cache::LaneCache| {
+            std::ptr::eq(lane.pool, pool) && lane.id == u32::from(capture.lane)
+        };
+        registry::without_caches(id, here, |core| core.release_capture(number))?
     })
 }
 
-fn each_pool_with(number: u64, f: impl Fn(u64, u64) -> Result<()>) -> Result<()> {
+fn each_pool_with(number: u64, f: impl Fn(u64, Capture) -> Result<()>) -> Result<()> {
     world::check_world()?;
     let mut known = false;
     for id in registry::live_pools() {
-        let key =
-            registry::pool(id)?.with_core(id, |core| core.captures.get(&number).map(|c| c.key))?;
-        if let Some(key) = key {
+        let capture =
+            registry::pool(id)?.with_core(id, |core| core.captures.get(&number).copied())?;
+        if let Some(capture) = capture {
             known = true;
-            f(id, key)?;
+            f(id, capture)?;
         }
     }
     if known {

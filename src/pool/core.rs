@@ -19,7 +19,7 @@ use crate::heap::{Heap, NodeId};
 use crate::slab::Round;
 use crate::slab::class::SLOT_MAX;
 use crate::slab::depot::{Budget, Depot};
-use crate::slab::marks::{Descriptor, Marks};
+use crate::slab::marks::{CAPTIVE, Descriptor, Marks};
 use crate::slab::slabs::Slabs;
 use crate::stream::{LaneId, LaneKind, Lanes, Stamp};
 use crate::vmem::Vmem;
@@ -140,7 +140,9 @@ impl Core {
         let first = self.vmem.spaces()[0];
         let depot: *const SpinLock<Depot> = self.depot(lane);
         let budget: *const Budget = &*self.budget;
-        View { base: first.base, len: first.bytes, descriptors, marks, lane, depot, budget }
+        let captive = if self.lanes.is_capture(lane) { CAPTIVE } else { 0 };
+        let (base, len) = (first.base, first.bytes);
+        View { base, len, descriptors, marks, lane, captive, depot, budget }
     }
 
     fn depot(&mut self, lane: LaneId) -> &SpinLock<Depot> {
@@ -231,15 +233,13 @@ impl Core {
     ) -> std::result::Result<usize, Refusal> {
         let quanta = bytes.div_ceil(QUANTUM);
         let granule = self.vmem.granule();
+        let guarded = self.settings.debug.guard && align <= QUANTUM;
         let whole = fit == Fit::Granules && (quanta * QUANTUM).is_multiple_of(granule);
         let align = if whole { align.max(granule) } else { align };
         let align = (align / QUANTUM).max(1) as u32;
         let Ok(quanta) = u32::try_from(quanta) else { return Err(Refusal::AddressSpace) };
-        let node = if self.settings.debug.guard && align == 1 {
-            self.place_guarded(quanta)?
-        } else {
-            self.place(quanta, align, cache)?
-        };
+        let node =
+            if guarded { self.place_guarded(quanta)? } else { self.place(quanta, align, cache)? };
         let (off, _, _) = self.heap.block(node);
         self.heap.set_word(node, Extent { tag, lane: cache.id as u16, bytes }.word());
         self.marks.set(off, Descriptor::Extent { node });
@@ -267,6 +267,12 @@ impl Core {
         self.heap.free(node, stamp, &self.lanes);
     }
 
+    /// Whether a block of `owner`'s freed on `lane` enters or leaves a capture: then it waits for
+    /// both.
+    pub fn crosses_capture(&self, lane: LaneId, owner: LaneId) -> bool {
+        owner != lane && (self.lanes.is_capture(owner) || self.lanes.is_capture(lane))
+    }
+
     /// The stamp for a block of `owner`'s freed on `lane`, used on `uses` too. A capture's
     /// memory stays its own until the capture is released.
     pub fn free_stamp(
@@ -276,11 +282,12 @@ impl Core {
         uses: &[LaneId],
         bytes: u64,
     ) -> Stamp {
-        if uses.is_empty() && (owner == lane || !self.lanes.is_capture(owner)) {
+        let captive = self.crosses_capture(lane, owner);
+        if uses.is_empty() && !captive {
             return self.lanes.stamp(lane, bytes);
         }
         let mut stamps = vec![self.lanes.stamp(lane, bytes)];
-        if owner != lane && self.lanes.is_capture(owner) {
+        if captive {
             stamps.push(self.lanes.stamp(owner, bytes));
         }
         for &used in uses {

@@ -154,7 +154,7 @@ unsafe fn locate(lane: *const LaneCache, address: usize) -> Option<Slot> {
         if slot * info.units as usize != unit || class == 0 {
             return None;
         }
-        if word & CAPTIVE != 0 && word_lane(word) != lane.id {
+        if (word | lane.captive) & CAPTIVE != 0 && word_lane(word) != lane.id {
             return None;
         }
         Some(Slot {

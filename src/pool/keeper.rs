@@ -51,7 +51,7 @@ pub fn forget(id: u64) {
 /// the core locked.
 pub fn poke(id: u64) {
     let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
-    if !state.pools.contains(&id) || state.poked {
+    if !state.pools.contains(&id) || (state.poked && state.running) {
         return;
     }
     state.poked = true;
@@ -61,6 +61,8 @@ pub fn poke(id: u64) {
 
 /// The process ends: the keeper touches nothing any more.
 pub fn park() {
+    // Under the lock: the keeper is then either before its own look, or asleep.
+    let _state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
     PARKED.store(true, Ordering::Release);
     WAKE.notify_one();
 }
@@ -74,7 +76,9 @@ fn start(state: &mut State) {
         if done.is_err() {
             tracing::error!("the keeper ended after a panic; settling goes on without it");
         }
-        STATE.lock().unwrap_or_else(PoisonError::into_inner).running = false;
+        let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
+        state.running = false;
+        state.poked = false;
     });
     match spawned {
         Ok(_) => state.running = true,
@@ -88,7 +92,7 @@ fn run() {
     loop {
         let pools = {
             let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
-            if !state.poked {
+            if !state.poked && !PARKED.load(Ordering::Acquire) {
                 state = match wait {
                     Some(time) => {
                         let woken = WAKE.wait_timeout(state, time);

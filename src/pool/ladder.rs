@@ -31,13 +31,14 @@ pub enum Refusal {
 }
 
 /// Runs `attempt` under the lock, climbing a rung each time it is refused. The cache that
-/// `attempt` finds may differ from try to try.
+/// `attempt` finds may differ from try to try. `None`: its cache is another's by now; look it
+/// up again.
 pub fn climb<R>(
     shared: &'static Shared,
     id: u64,
     bytes: usize,
     mut attempt: impl FnMut(&mut Core, Fit) -> std::result::Result<R, Refusal>,
-) -> Result<R> {
+) -> Result<Option<R>> {
     let mut refusal = Refusal::Short { missing: bytes as u64 };
     for rung in [Rung::Inside, Rung::Revoke, Rung::Wait, Rung::Anywhere, Rung::Owner] {
         // Another place is no help against a driver that fails.
@@ -47,8 +48,8 @@ pub fn climb<R>(
         }
         loop {
             match shared.with_core(id, |core| attempt(core, rung.fit()))? {
-                Ok(value) => return Ok(value),
-                Err(Refusal::Stale) => return Err(stale()),
+                Ok(value) => return Ok(Some(value)),
+                Err(Refusal::Stale) => return Ok(None),
                 Err(why) => refusal = why,
             }
             // The owner may free in several steps; the other rungs are climbed once.
@@ -61,13 +62,6 @@ pub fn climb<R>(
         }
     }
     Err(failure(shared, id, bytes, refusal))
-}
-
-fn stale() -> Error {
-    Error::new(
-        Status::InvalidStream,
-        "the stream was retired, or its pool destroyed, while this thread used it",
-    )
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

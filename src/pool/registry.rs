@@ -84,6 +84,8 @@ fn registry() -> MutexGuard<'static, Registry> {
 
 /// This thread's cache with its hot path open, made at the thread's first operation.
 pub fn enrol() -> Result<*mut ThreadCache> {
+    // Read before the world is checked: a shutdown in between makes it stale at once.
+    let epoch = cache::EPOCH.load(Ordering::Acquire);
     check_world()?;
     begin()?;
     let mut registry = registry();
@@ -102,7 +104,7 @@ pub fn enrol() -> Result<*mut ThreadCache> {
     }
     // SAFETY: this thread's own registered cache; the word is an atomic.
     unsafe {
-        (*cache).epoch.store(cache::EPOCH.load(Ordering::Acquire), Ordering::Release);
+        (*cache).epoch.store(epoch, Ordering::Release);
     }
     Ok(cache)
 }
@@ -213,7 +215,8 @@ fn new_lane(
         unsafe {
             if stream == SYNC_STREAM {
                 (*cache).open_bytes_max = (core.settings.cache / 8).clamp(1 << 20, 16 << 20);
-                if !core.settings.always_slow() {
+                // Where each free waits for the device, or none is cached, no batch is kept.
+                if !core.settings.always_slow() && core.settings.free == FreeMode::Deferred {
                     (*cache).open_batch();
                 }
             }
@@ -337,6 +340,7 @@ pub fn create(driver: Arc<dyn Driver>, settings: Settings) -> Result<u64> {
         }
     };
     core.id = id;
+    super::control::begin_open_captures(&mut core);
     for space in core.vmem.spaces() {
         registry.ranges.push(Range { base: space.base, bytes: space.bytes, id });
         let (base, bytes) = (space.base, space.bytes);
@@ -585,12 +589,17 @@ pub fn with_threads_stopped<R>(id: u64, f: impl FnOnce(&mut Core) -> R) -> Resul
     })
 }
 
-/// Makes `lane` what this thread uses for a key from now on, in all threads: their caches of
-/// the key are removed.
-pub fn forget_key(key: u64) -> Result<()> {
+/// Removes all threads' caches that `which` names, then runs `f` on the core of pool `id`; no
+/// thread can make such a cache anew in between.
+pub fn without_caches<R>(
+    id: u64,
+    which: impl Fn(&LaneCache) -> bool,
+    f: impl FnOnce(&mut Core) -> R,
+) -> Result<R> {
+    let shared = pool(id)?;
     let mut registry = registry();
-    if !forget_lanes(&mut registry, |lane| lane.key == key) {
+    if !forget_lanes(&mut registry, which) {
         return Err(Error::new(Status::Unsupported, "this kernel has no membarrier"));
     }
-    Ok(())
+    shared.with_core(id, f)
 }

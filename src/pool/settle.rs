@@ -227,6 +227,8 @@ impl Core {
             self.totals.slot_live_bytes += net * slot_bytes(class) as i64;
         }
         self.totals.slot_requested += cache.requested.load(Relaxed);
+        // Whoever found this cache before the lock was taken must not use it after.
+        cache.owner = std::ptr::null_mut();
         let me: *mut LaneCache = cache;
         self.caches.retain(|c| c.0 != me);
     }

@@ -123,8 +123,23 @@ fn find_miss(pool: u64, stream: u64) -> Result<Found> {
     Ok(Found { thread, lane, shared, key })
 }
 
+/// How often a cache that another thread took away meanwhile is looked up again.
+const LOOKS: u32 = 16;
+
 fn alloc_block(pool: u64, bytes: usize, align: usize, stream: u64) -> Result<usize> {
-    let Found { thread, lane, shared, key } = find(pool, stream)?;
+    let mut found = find(pool, stream)?;
+    for _ in 0..LOOKS {
+        if let Some(address) = alloc_from(&found, bytes, align, stream)? {
+            return Ok(address);
+        }
+        found = find_miss(pool, stream)?;
+    }
+    Err(super::core::unknown_stream(stream))
+}
+
+#[inline(always)]
+fn alloc_from(found: &Found, bytes: usize, align: usize, stream: u64) -> Result<Option<usize>> {
+    let &Found { thread, lane, shared, key } = found;
     let id = key_pool(key, stream);
     // SAFETY: this thread's own cache.
     let tag = unsafe { (*thread).tag } as u8;
@@ -189,11 +204,11 @@ pub fn dealloc(pool: u64, address: usize, stream: u64) -> Status {
             // SAFETY: lane caches are never unmapped; these fields of a live one do not change.
             let first = unsafe { address.wrapping_sub((*found.lane).base) < (*found.lane).len };
             if first {
-                return free_block(found, address, stream);
+                return free_block(pool, found, address, stream);
             }
         }
         let pool = owning_pool(pool, address)?;
-        free_block(find(pool, stream)?, address, stream)
+        free_block(pool, find(pool, stream)?, address, stream)
     })
 }
 
@@ -220,9 +235,20 @@ fn owning_pool(pool: u64, address: usize) -> Result<u64> {
     Ok(registry::pool_of(address)? << super::HANDLE_SHIFT)
 }
 
+fn free_block(pool: u64, mut found: Found, address: usize, stream: u64) -> Result<()> {
+    for _ in 0..LOOKS {
+        if free_into(&found, address, stream)? {
+            return Ok(());
+        }
+        found = find_miss(pool, stream)?;
+    }
+    Err(super::core::unknown_stream(stream))
+}
+
+/// False: the cache is another's by now; nothing was freed.
 #[inline(always)]
-fn free_block(found: Found, address: usize, stream: u64) -> Result<()> {
-    let Found { thread, lane, shared, key } = found;
+fn free_into(found: &Found, address: usize, stream: u64) -> Result<bool> {
+    let &Found { thread, lane, shared, key } = found;
     let id = key_pool(key, stream);
     let mode = if stream == SYNC_STREAM { shared.free_mode() } else { FreeMode::Deferred };
     if mode == FreeMode::Sync {
@@ -231,14 +257,13 @@ fn free_block(found: Found, address: usize, stream: u64) -> Result<()> {
     }
     shared.with_core(id, |core| {
         // SAFETY: the core is locked and the cache came from this thread's table.
-        let cache = match unsafe { ladder::checked(lane, key, thread) } {
-            Ok(cache) => cache,
-            Err(_) => return Err(super::core::unknown_stream(stream)),
+        let Ok(cache) = (unsafe { ladder::checked(lane, key, thread) }) else {
+            return Ok(false);
         };
         if core.settings.debug.streams && !core.stream_lives(cache.id as LaneId) {
             return Err(super::core::unknown_stream(stream));
         }
-        core.free_at(cache, address, mode)
+        core.free_at(cache, address, mode).map(|()| true)
     })?
 }
 
@@ -339,7 +364,7 @@ impl Core {
     ) {
         let lane = cache.id as LaneId;
         let bytes = slot_bytes(class) as u64;
-        let captured = owner != lane && self.lanes.is_capture(owner);
+        let captured = self.crosses_capture(lane, owner);
         if !side.uses.is_empty() || captured {
             let stamp = self.free_stamp(lane, owner, &side.uses, bytes);
             if self.lanes.passed(stamp) {
