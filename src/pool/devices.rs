@@ -11,6 +11,7 @@ use crate::config::{Backend, Config};
 use crate::driver::Driver;
 use crate::driver::host::{HostDriver, HostOptions};
 use crate::error::{Error, Result, Status};
+use crate::vmem::Vmem;
 use once_cell::sync::OnceCell;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -119,4 +120,21 @@ pub fn is_own(id: u64) -> bool {
 /// The default pool's number, if it has been made.
 pub fn default_made() -> Option<u64> {
     DEFAULT.get().copied()
+}
+
+/// What the driver would not take back of pools that could not be made.
+static GIVEN: Mutex<Vec<Vmem>> = Mutex::new(Vec::new());
+
+/// Gives all memory of a pool that could not be made back to its driver. What the driver refuses
+/// is kept and tried again when a pool is made or ends.
+pub(super) fn give_back(mut vmem: Vmem) {
+    if let Err(error) = vmem.close() {
+        tracing::warn!(%error, "memory of a pool that could not be made is still held");
+        GIVEN.lock().unwrap_or_else(PoisonError::into_inner).push(vmem);
+    }
+}
+
+pub(super) fn retry_given() {
+    let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
+    given.retain_mut(|vmem| vmem.close().is_err());
 }

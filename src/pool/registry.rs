@@ -11,7 +11,7 @@
 use super::arena::Arena;
 use super::cache::{self, Entry, LaneCache, ThreadCache};
 use super::core::{CacheRef, Core, DriverRef, Totals};
-use super::devices::{self, default_pool};
+use super::devices::{self, default_pool, give_back, retry_given};
 use super::hot::{SYNC_STREAM, slot_in_table};
 use super::world::{self, begin, check_world, no_memory};
 use super::{HANDLE_SHIFT, Settings, Shared, invalid_pool, keeper, report};
@@ -357,23 +357,6 @@ pub fn create(driver: Arc<dyn Driver>, settings: Settings) -> Result<u64> {
     keeper::watch(id);
     tracing::info!(id, backend = driver.backend(), "pool created");
     Ok(id)
-}
-
-/// What the driver would not take back of pools that could not be made.
-static GIVEN: Mutex<Vec<Vmem>> = Mutex::new(Vec::new());
-
-/// Gives all memory of a pool that could not be made back to its driver. What the driver refuses
-/// is kept and tried again when a pool is made or ends.
-fn give_back(mut vmem: Vmem) {
-    if let Err(error) = vmem.close() {
-        tracing::warn!(%error, "memory of a pool that could not be made is still held");
-        GIVEN.lock().unwrap_or_else(PoisonError::into_inner).push(vmem);
-    }
-}
-
-fn retry_given() {
-    let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
-    given.retain_mut(|vmem| vmem.close().is_err());
 }
 
 fn next_number(registry: &mut Registry) -> Result<u64> {

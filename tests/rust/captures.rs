@@ -2,7 +2,7 @@
 //!
 //! A process of its own: captures concern the default pool too.
 
-use forebay::driver::{Driver, StreamHandle};
+use forebay::driver::StreamHandle;
 use forebay::pool::{Pool, control};
 
 const MIB: usize = 1 << 20;
