@@ -112,7 +112,11 @@ impl Arena {
                 allocs: AtomicU64::new(0),
                 frees: AtomicU64::new(0),
             }),
-            prev: std::array::from_fn(|_| Previous { rounds: std::ptr::null_mut(), len: 0 }),
+            prev: std::array::from_fn(|_| Previous {
+                rounds: std::ptr::null_mut(),
+                len: 0,
+                misses: 0,
+            }),
             waiting: std::ptr::null_mut(),
             depot: view.depot,
             budget: view.budget,

@@ -87,6 +87,8 @@ pub struct Previous {
     pub rounds: *mut Round,
     /// Rounds in it.
     pub len: u32,
+    /// Misses of the class since its capacity was last taken away.
+    pub misses: u32,
 }
 
 /// Slots freed with `cudaFree`'s meaning that wait for a fence, oldest first.

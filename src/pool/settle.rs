@@ -192,6 +192,7 @@ impl Core {
         cache.granted = 0;
         for class in 1..CLASS_END {
             cache.set_cap(class, 0);
+            cache.prev[class].misses = 0;
         }
     }
 

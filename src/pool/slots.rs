@@ -132,18 +132,37 @@ impl Core {
         if self.settings.always_slow() || self.pressed() {
             return;
         }
-        let most = capacity_max(class);
+        let most = self.most_rounds(cache, class);
         let cap = cache.mags[class].cap;
         if cap >= most {
             return;
         }
-        let next = (cap * 2).clamp(capacity_min(class), most);
+        let next = (cap * 2).clamp(capacity_min(class).min(most), most);
         // Of a class's two magazines one is full on average; that is what counts.
         let more = u64::from(next - cap) * slot_bytes(class) as u64;
         if self.budget.take(more) {
             cache.granted += more;
             cache.set_cap(class, next);
         }
+    }
+
+    /// The most rounds for a magazine of `class` after one more miss: what it may hold at all;
+    /// of slots above 4 KiB, a share of those that the lane has in use, or what the class's
+    /// misses have earned. A cached slot keeps its slab in the way of larger blocks, so a
+    /// class that is seldom asked for costs more memory than its misses cost time.
+    fn most_rounds(&self, cache: &mut LaneCache, class: usize) -> u32 {
+        const SMALL: usize = 4 << 10;
+        const SHARE: u64 = 4;
+        const MISSES_A_ROUND: u32 = 1024;
+        let most = capacity_max(class);
+        if slot_bytes(class) <= SMALL {
+            return most;
+        }
+        let misses = &mut cache.prev[class].misses;
+        *misses = misses.saturating_add(1);
+        let earned = *misses / MISSES_A_ROUND;
+        let share = self.slabs.out(cache.id as LaneId, class) / SHARE;
+        most.min(u32::try_from(share).unwrap_or(most).max(earned))
     }
 
     // ---- slots back ------------------------------------------------------------------
