@@ -69,6 +69,12 @@ fn nightly(name: &str) -> Command {
     for variable in ["CARGO", "RUSTC", "RUSTUP_TOOLCHAIN", "LD_LIBRARY_PATH"] {
         command.env_remove(variable);
     }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let tools = tools_dir().join("bin");
+    let folders = std::iter::once(tools).chain(std::env::split_paths(&path));
+    if let Ok(joined) = std::env::join_paths(folders) {
+        command.env("PATH", joined);
+    }
     command
 }
 
@@ -145,15 +151,38 @@ fn fuzz(clock: &Clock, tally: &mut Tally) {
     if targets.is_empty() {
         return tally.check("fuzz", Err("fuzz/fuzz_targets holds no target".into()));
     }
-    let no_tool = proc::capture(nightly("cargo").args(["fuzz", "--version"])).is_err();
+    let no_tool = fetch_fuzz(clock).err();
     for target in targets {
         let name = format!("fuzz::{target}");
-        if no_tool {
-            tally.skip(&name, "no cargo-fuzz");
+        if let Some(why) = &no_tool {
+            tally.skip(&name, why);
             continue;
         }
         fuzz_one(&name, &target, clock, tally);
     }
+}
+
+/// cargo-fuzz of this version, installed into the project's own tools.
+const FUZZ_TOOL: &str = "cargo-fuzz@0.13.2";
+
+/// Makes cargo-fuzz available: as it is on PATH, or installed into `target/tools` once.
+fn fetch_fuzz(clock: &Clock) -> Outcome<()> {
+    if proc::capture(nightly("cargo").args(["fuzz", "--version"])).is_ok() {
+        return Ok(());
+    }
+    let left = clock.left().ok_or("no time left to install cargo-fuzz")?;
+    let mut install = nightly("cargo");
+    install.args(["install", "--quiet", "--locked", "--root"]);
+    install.arg(tools_dir()).arg(FUZZ_TOOL);
+    println!("$ {}", proc::describe(&install));
+    match proc::stream(&mut install, Some(left), |_| ())? {
+        End::Success => Ok(()),
+        _ => Err("no cargo-fuzz, and it could not be installed".into()),
+    }
+}
+
+fn tools_dir() -> std::path::PathBuf {
+    proc::root().join("target/tools")
 }
 
 fn fuzz_one(name: &str, target: &str, clock: &Clock, tally: &mut Tally) {
