@@ -102,6 +102,8 @@ pub struct Waiting {
     pub bytes: u64,
     /// Cost of closing one batch, moving average, ns.
     pub cost_ns: f64,
+    /// Batches closed.
+    pub turns: u32,
 }
 
 /// A depot holds at most this much of a class.
