@@ -124,6 +124,9 @@ pub fn capacity_min(class: usize) -> u32 {
     (FIRST_BYTES / slot_bytes(class).max(1)).clamp(2, ROUNDS_MAX) as u32
 }
 
+/// Rounds that go back to their slabs in one passage: few, so that no single free pays for many.
+pub const SOME: usize = 16;
+
 /// The most rounds in an open batch of frees.
 pub const BATCH_MAX: usize = 4096;
 
@@ -513,6 +516,19 @@ impl LaneCache {
         let rounds = rounds.to_vec();
         prev.len = 0;
         rounds
+    }
+
+    /// Takes up to `most` rounds of the magazine behind the current one.
+    pub fn take_behind(&mut self, class: usize, most: usize) -> ([Round; SOME], usize) {
+        let prev = &mut self.prev[class];
+        let count = most.min(SOME).min(prev.len as usize);
+        let mut taken = [Round(0); SOME];
+        for round in &mut taken[..count] {
+            prev.len -= 1;
+            // SAFETY: the round below the old `len` is set.
+            *round = unsafe { *prev.rounds.add(prev.len as usize) };
+        }
+        (taken, count)
     }
 
     /// Takes all rounds of both magazines.

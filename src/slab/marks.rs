@@ -152,6 +152,23 @@ impl Marks {
         self.descriptors.at(quantum as usize).store(word, Ordering::Release);
     }
 
+    /// Says that a slab lies at `quanta` from `off`.
+    pub fn set_slab(&self, (off, quanta): (u32, u32), marks: u32, lane: LaneId, class: usize) {
+        self.set(off, Descriptor::Slab { marks, lane, index: 0, class });
+        let mut word = self.descriptors.at(off as usize).load(Ordering::Relaxed);
+        for quantum in off + 1..off + quanta {
+            word += 1 << CODE_BITS;
+            self.descriptors.at(quantum as usize).store(word, Ordering::Release);
+        }
+    }
+
+    /// Says that nothing known begins at `quanta` from `off`.
+    pub fn clear(&self, (off, quanta): (u32, u32)) {
+        for quantum in off..off + quanta {
+            self.descriptors.at(quantum as usize).store(0, Ordering::Release);
+        }
+    }
+
     /// Says that a slab's quantum belongs to a capture, until its descriptor is set again: the
     /// hot path keeps off it.
     pub fn hold(&self, quantum: u32) {
@@ -218,6 +235,20 @@ mod tests {
         assert_eq!((word_marks(word(2)), word_index(word(2))), (last, 127));
         marks.set(3, extent);
         assert_eq!((word_class(word(3)), word_class(0)), (None, None), "no slab, no class");
+    }
+
+    #[test]
+    fn a_slab_is_set_as_its_quanta_one_by_one() {
+        let marks = Marks::new(130).expect("address space");
+        marks.set_slab((1, 128), 256, 5, 60);
+        for index in 0..128 {
+            let slab = Descriptor::Slab { marks: 256, lane: 5, index, class: 60 };
+            assert_eq!(marks.get(1 + index), slab);
+        }
+        assert_eq!((marks.get(0), marks.get(129)), (Descriptor::None, Descriptor::None));
+        marks.clear((2, 127));
+        assert!(matches!(marks.get(1), Descriptor::Slab { .. }));
+        assert!((2..130).all(|quantum| marks.get(quantum) == Descriptor::None));
     }
 
     #[test]
