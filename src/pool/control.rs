@@ -47,6 +47,8 @@ pub fn driver_error(error: DriverError) -> Error {
         Code::InvalidHandle => Status::InvalidStream,
         Code::ShutDown => Status::ShutDown,
         Code::NotSupported => Status::Unsupported,
+        Code::TooManyPeers => Status::TooManyPeers,
+        Code::ContextLost => Status::ContextLost,
         Code::InvalidValue | Code::Other(_) => Status::Driver,
     };
     Error::new(status, error.to_string())

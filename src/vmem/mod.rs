@@ -222,7 +222,7 @@ impl Vmem {
                 Err(error) => return Err(self.undo(first, g - first, error)),
             }
         }
-        match self.driver.set_access(self.address(first), len as usize * self.granule) {
+        match self.driver.set_access(self.address(first), len as usize * self.granule, &[]) {
             Ok(()) => {
                 self.calls.set_access += 1;
                 Ok(())

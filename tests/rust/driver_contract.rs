@@ -50,7 +50,7 @@ fn open(driver: &dyn Driver, count: usize) -> usize {
         // The mapping keeps the page alive.
         driver.release(page).expect("ours");
     }
-    driver.set_access(base, count * granule).expect("mapped");
+    driver.set_access(base, count * granule, &[]).expect("mapped");
     base
 }
 
@@ -69,7 +69,7 @@ fn pages_move_with_their_contents() {
         for i in 0..4usize {
             let (at, last) = (base + i * granule, base + (i + 1) * granule - 1);
             driver.map(at, granule, page).expect("free");
-            driver.set_access(at, granule).expect("mapped");
+            driver.set_access(at, granule, &[]).expect("mapped");
             if i > 0 {
                 assert_eq!((read(at), read(last)), (i as u8, i as u8));
             }
