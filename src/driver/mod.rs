@@ -3,9 +3,9 @@
 //! The pool asks a driver for six things: address space, pages, mappings, streams
 //! with events, pages shared with other devices and processes, and plain allocations (the
 //! fallback where there is no virtual memory management, and the baseline that the demo
-//! compares with). Backends are siblings of
-//! the same shape: [`host`] (memfd and mmap, no GPU needed) and [`faulty`] (wraps any
-//! driver: counts, journals, fails on demand).
+//! compares with). Backends are siblings of the same shape: [`host`] (memfd and mmap, no GPU
+//! needed) and [`faulty`] (wraps any driver: counts, journals, fails on demand). [`fuse`] stops a
+//! pool's calls once the context is lost.
 //!
 //! # Contract
 //!
@@ -60,6 +60,7 @@
 //! *Threads.* All methods may be called from any thread at once.
 
 pub mod faulty;
+pub mod fuse;
 pub mod host;
 
 use std::ffi::c_void;

@@ -3,7 +3,7 @@
 //! A process of its own: captures concern the default pool too.
 
 use forebay::driver::StreamHandle;
-use forebay::pool::{Pool, control};
+use forebay::pool::{Pool, capture};
 
 const MIB: usize = 1 << 20;
 
@@ -23,7 +23,7 @@ fn memory_of_a_capture_goes_to_nobody_until_its_release() {
     let driver = pool.driver().expect("alive");
     for bytes in [4096, 100_000, 3 * MIB] {
         let before: Vec<usize> = (0..8).map(|_| pool.alloc(bytes, stream).expect("fits")).collect();
-        let capture = control::capture_begin(stream).expect("a stream of the device");
+        let number = capture::begin(stream).expect("a stream of the device");
         for &block in &before {
             pool.dealloc(block, stream).expect("live");
         }
@@ -39,7 +39,7 @@ fn memory_of_a_capture_goes_to_nobody_until_its_release() {
         )
         .expect("a pool");
         let captured_late = late.alloc(bytes, stream).expect("fits");
-        control::capture_end(capture).expect("open");
+        capture::end(number).expect("open");
         for &block in &inside {
             pool.dealloc(block, stream).expect("live");
         }
@@ -53,7 +53,7 @@ fn memory_of_a_capture_goes_to_nobody_until_its_release() {
         for block in after {
             pool.dealloc(block, stream).expect("live");
         }
-        control::capture_release(capture).expect("ended");
+        capture::release(number).expect("ended");
         let stats = pool.stats().expect("alive");
         assert_eq!(stats.sum(), stats.mapped_bytes, "{stats:?}");
         assert_eq!(stats.live_blocks, 0);
