@@ -156,6 +156,11 @@ impl Core {
         Ok(())
     }
 
+    /// Whether [`Core::recover`] has something to retry.
+    pub fn troubled(&self) -> bool {
+        self.vmem.troubled()
+    }
+
     /// Retries what failed to be undone before, unless a capture is open: nothing is unmapped
     /// then. Answers whether anything is still stuck.
     pub fn recover(&mut self) -> bool {
@@ -163,7 +168,10 @@ impl Core {
             for granule in self.vmem.recover() {
                 self.heap.unstrand(granule);
             }
-            self.unmap_left();
+            if self.shares.any_leaving() {
+                self.record_leaving();
+                self.settle();
+            }
         }
         self.vmem.troubled()
     }

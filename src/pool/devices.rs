@@ -128,7 +128,9 @@ static GIVEN: Mutex<Vec<Vmem>> = Mutex::new(Vec::new());
 /// Gives all memory of a pool that could not be made back to its driver. What the driver refuses
 /// is kept and tried again when a pool is made or ends.
 pub(super) fn give_back(mut vmem: Vmem) {
-    if let Err(error) = vmem.close() {
+    if let Err(error) = vmem.close()
+        && error.code != Code::ContextLost
+    {
         tracing::warn!(%error, "memory of a pool that could not be made is still held");
         GIVEN.lock().unwrap_or_else(PoisonError::into_inner).push(vmem);
     }

@@ -19,8 +19,8 @@ use crate::base::sync::atomic::{AtomicPtr, Ordering};
 use crate::base::tls;
 use crate::base::units::QUANTUM;
 use crate::config::FreeMode;
-use crate::driver::Driver;
 use crate::driver::fuse::Fuse;
+use crate::driver::{Code, Driver};
 use crate::error::{Error, Result, Status};
 use crate::heap::Heap;
 use crate::slab::depot::Budget;
@@ -416,8 +416,9 @@ pub(super) fn new_core(driver: Arc<dyn Driver>, settings: Settings) -> Result<Co
     // By the device, not the limit: the limit may be raised later.
     let size = device.total_bytes.max(granule);
     let wanted = (size.saturating_mul(2)).clamp(granule, FIRST_MAX).next_multiple_of(granule);
-    let space = vmem.add_space(wanted, granule).map_err(|e| {
-        Error::new(Status::Driver, format!("no address space could be reserved: {e}"))
+    let space = vmem.add_space(wanted, granule).map_err(|e| match e.code {
+        Code::ContextLost => super::loss::lost(),
+        _ => Error::new(Status::Driver, format!("no address space could be reserved: {e}")),
     })?;
     let quanta = space.bytes / QUANTUM;
     let Some(marks) = Marks::new(quanta * 2) else {
@@ -465,6 +466,7 @@ pub(super) fn new_core(driver: Arc<dyn Driver>, settings: Settings) -> Result<Co
     };
     if let Err(refusal) = core.prefill(reserve) {
         give_back(core.vmem);
+        core.fuse.is_blown().then(super::loss::lost).map_or(Ok(()), Err)?;
         return Err(Error::new(
             Status::OutOfMemory,
             format!("the reservoir of {reserve} bytes could not be filled: {refusal:?}"),

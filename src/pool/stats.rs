@@ -155,7 +155,7 @@ impl Core {
             pages_moved: self.totals.pages_moved,
             fences_recorded: self.lanes.fences_recorded,
             out_of_memory: self.totals.out_of_memory,
-            stranded_pages: stuck,
+            stranded_pages: stuck + self.vmem.stuck_imports() as u64,
             stock_bytes: stock,
             calls: self.vmem.calls(),
         }

@@ -144,10 +144,15 @@ impl Vmem {
         own + self.unreleased.len()
     }
 
+    /// Imported pages stranded or unreleased.
+    pub fn stuck_imports(&self) -> usize {
+        let stranded = self.stranded.iter().filter(|g| self.imported.contains(g)).count();
+        stranded + self.unreleased_imports.len()
+    }
+
     /// Whether [`Vmem::recover`] has something to retry.
     pub fn troubled(&self) -> bool {
-        self.access_unsure
-            || self.stranded.len() + self.unreleased.len() + self.unreleased_imports.len() > 0
+        self.access_unsure || self.stuck() + self.stuck_imports() > 0
     }
 
     /// Reserves at least `least` and at most `wanted` bytes (multiples of the granule),
