@@ -50,7 +50,7 @@ fn open(driver: &dyn Driver, count: usize) -> usize {
         // The mapping keeps the page alive.
         driver.release(page).expect("ours");
     }
-    driver.set_access(base, count * granule).expect("mapped");
+    driver.set_access(base, count * granule, &[]).expect("mapped");
     base
 }
 
@@ -69,7 +69,7 @@ fn pages_move_with_their_contents() {
         for i in 0..4usize {
             let (at, last) = (base + i * granule, base + (i + 1) * granule - 1);
             driver.map(at, granule, page).expect("free");
-            driver.set_access(at, granule).expect("mapped");
+            driver.set_access(at, granule, &[]).expect("mapped");
             if i > 0 {
                 assert_eq!((read(at), read(last)), (i as u8, i as u8));
             }
@@ -142,7 +142,7 @@ fn a_run_of_maps_puts_each_page_where_a_map_would() {
         let base = driver.reserve(2 * PAGES * granule).expect("address space");
         let pages: Vec<_> = (0..PAGES).map(|_| driver.create(granule).expect("memory")).collect();
         driver.map_run(base, granule, &pages).expect("free");
-        driver.set_access(base, PAGES * granule).expect("mapped");
+        driver.set_access(base, PAGES * granule, &[]).expect("mapped");
         for i in 0..PAGES {
             driver.fill(base + i * granule, 1 + i as u8, granule, StreamHandle(0)).expect("queued");
         }
@@ -153,7 +153,7 @@ fn a_run_of_maps_puts_each_page_where_a_map_would() {
         let moved: Vec<_> = order.iter().map(|&i| pages[i]).collect();
         let high = base + PAGES * granule;
         driver.map_run(high, granule, &moved).expect("free");
-        driver.set_access(high, PAGES * granule).expect("mapped");
+        driver.set_access(high, PAGES * granule, &[]).expect("mapped");
         for (place, &i) in order.iter().enumerate() {
             let at = high + place * granule;
             assert_eq!((read(at), read(at + granule - 1)), (1 + i as u8, 1 + i as u8), "{place}");
