@@ -28,10 +28,12 @@ _Noreturn void door_failed(const struct door *door, const char *call, size_t byt
     die("%s of %zu bytes answered %d: %s", call, bytes, status, reason != NULL ? reason : "-");
 }
 
-/* Set before the library is loaded: it reads its settings once. */
+/* Set before the library is loaded: it reads its settings once. BENCH_BACKEND is for a machine
+ * with a CUDA driver, real or simulated. */
 static void set_environment(const struct row *row)
 {
-    setenv("FOREBAY_BACKEND", "host", 1);
+    const char *backend = getenv("BENCH_BACKEND");
+    setenv("FOREBAY_BACKEND", backend != NULL ? backend : "host", 1);
     setenv("FOREBAY_LIMIT", "256GiB", 1);
     if (row->event_model) {
         setenv("FOREBAY_HOST_EVENT_NS", "700", 1);

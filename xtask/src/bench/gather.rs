@@ -18,7 +18,7 @@ pub fn run(quick: bool) -> Outcome<Vec<Row>> {
 }
 
 /// The JSON object in what was printed; lines before and after it are left out.
-fn object(text: &str) -> &str {
+pub fn object(text: &str) -> &str {
     match (text.find('{'), text.rfind('}')) {
         (Some(from), Some(to)) if from < to => &text[from..=to],
         _ => text,

@@ -5,6 +5,7 @@
 //! missed is printed and written, and does not fail the command: whoever reads the rows
 //! judges them on a machine they know.
 
+mod cuda;
 mod gather;
 mod pool;
 mod traces;
@@ -13,9 +14,11 @@ use crate::args::Args;
 use crate::{Outcome, proc};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::Path;
 
 /// The command's form.
-pub const USAGE: &str = "bench [pool|traces|gather] [--quick] [--json FILE]";
+pub const USAGE: &str = "bench [pool|traces|gather|cuda] [--quick] [--json FILE]";
 
 /// One measured figure.
 #[derive(Clone, PartialEq, Debug)]
@@ -80,7 +83,22 @@ pub fn rows_from_json(text: &str) -> Outcome<Vec<Row>> {
 }
 
 type Group = (&'static str, fn(bool) -> Outcome<Vec<Row>>);
-const GROUPS: &[Group] = &[("pool", pool::run), ("traces", traces::run), ("gather", gather::run)];
+const GROUPS: &[Group] = &[
+    ("pool", pool::run),
+    ("traces", traces::run),
+    ("gather", gather::run),
+    ("cuda", cuda::run),
+];
+
+/// The environment of a program that is to find the simulated CUDA driver in `folder`: devices
+/// larger than any trace, whose fresh memory is not filled, since nothing reads it.
+fn on_simulated(folder: &Path) -> [(&'static str, OsString); 3] {
+    [
+        ("LD_LIBRARY_PATH", folder.into()),
+        ("FOREBAY_SIM_MEMORY", "512GiB".into()),
+        ("FOREBAY_SIM_POISON", "none".into()),
+    ]
+}
 
 /// Runs one group or all. A group that cannot run fails the command after the others ran.
 pub fn run(mut args: Args) -> Outcome<()> {

@@ -5,7 +5,7 @@
 //! interleaved processes; a row that failed is an error with its output, never left out.
 //! Must not: time anything itself. Cost: about four minutes, `quick` about one.
 
-mod process;
+pub(super) mod process;
 mod samples;
 
 use process::{Ended, Programs};

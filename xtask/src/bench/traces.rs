@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 /// Smallest device over peak live bytes.
 const SMALLEST_DEVICE: f64 = 1.02;
 /// The device on which no page may move after the first third, over peak live bytes.
-const AMPLE: f64 = 1.10;
+pub const AMPLE: f64 = 1.10;
 /// Nanoseconds an event.
 const EVENT_NS: f64 = 150.0;
 
@@ -38,7 +38,7 @@ pub fn run(quick: bool) -> Outcome<Vec<Row>> {
 }
 
 /// Name and file of each trace, sorted by name; the same name is taken once.
-fn traces(quick: bool) -> BTreeMap<String, PathBuf> {
+pub fn traces(quick: bool) -> BTreeMap<String, PathBuf> {
     let mut dirs = vec!["tests/traces".to_owned()];
     if let (false, Ok(dir)) = (quick, std::env::var("FOREBAY_TRACES")) {
         dirs.push(dir);
@@ -54,12 +54,12 @@ fn trace_name(file: &Path) -> Option<String> {
 }
 
 fn measure(forebay: &Path, name: &str, trace: &Path) -> Outcome<Vec<Row>> {
-    let mut plain = replay(forebay, trace, &[])?;
+    let mut plain = replay(forebay, trace, &[], None)?;
     let peak_live = number(&plain, "peak_live_bytes")?;
     let ample = format!("{}", (peak_live * AMPLE) as u64);
-    let tight = replay(forebay, trace, &["--device-bytes", &ample])?;
-    let least = replay(forebay, trace, &["--smallest-device"])?;
-    let again = replay(forebay, trace, &[])?;
+    let tight = replay(forebay, trace, &["--device-bytes", &ample], None)?;
+    let least = replay(forebay, trace, &["--smallest-device"], None)?;
+    let again = replay(forebay, trace, &[], None)?;
     // Three runs on the ample device; the least disturbed one tells the time.
     for field in TIMES {
         let mut best = number(&plain, field)?;
@@ -71,9 +71,18 @@ fn measure(forebay: &Path, name: &str, trace: &Path) -> Outcome<Vec<Row>> {
     rows(name, &plain, &tight, &least)
 }
 
-fn replay(forebay: &Path, trace: &Path, more: &[&str]) -> Outcome<Map<String, Value>> {
+/// What one replay printed; on the simulated CUDA driver in a folder, if one is given, else on
+/// host memory.
+pub fn replay(
+    forebay: &Path,
+    trace: &Path,
+    more: &[&str],
+    simulated: Option<&Path>,
+) -> Outcome<Map<String, Value>> {
     let mut command = proc::program(forebay);
-    command.arg("replay").arg(trace).args(["--backend", "host", "--json"]).args(more);
+    let backend = if simulated.is_some() { "cuda" } else { "host" };
+    command.arg("replay").arg(trace).args(["--backend", backend, "--json"]).args(more);
+    command.envs(simulated.into_iter().flat_map(super::on_simulated));
     let said = proc::capture(&mut command)?;
     match serde_json::from_str(&said) {
         Ok(Value::Object(object)) => Ok(object),

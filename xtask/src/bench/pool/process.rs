@@ -57,6 +57,11 @@ impl Programs {
     /// Runs one row through one door (`ROW@DOOR`) in a process. The loads are drawn from
     /// `round`, so that no figure stands on one lucky placement.
     pub fn run(&self, request: &str, round: usize) -> Ended {
+        self.run_on(request, round, None)
+    }
+
+    /// The same; with the folder of a simulated CUDA driver, on that driver.
+    pub fn run_on(&self, request: &str, round: usize, simulated: Option<&Path>) -> Ended {
         let peer = request.ends_with("@mimalloc") || request.ends_with("@tlsf");
         let mut command = Command::new(&self.harness);
         for (name, _) in std::env::vars_os() {
@@ -66,6 +71,10 @@ impl Programs {
         }
         command.arg(if peer { &self.peers } else { &self.library }).arg(request);
         command.env("BENCH_ROUND", round.to_string());
+        if let Some(folder) = simulated {
+            command.env("BENCH_BACKEND", "cuda");
+            command.envs(super::super::on_simulated(folder));
+        }
         let output = match command.output() {
             Ok(output) => output,
             Err(e) => return Ended::Failed(format!("{}: {e}", self.harness.display())),
