@@ -6,10 +6,9 @@
 //! Cost: one relaxed load and one indirect call more a call.
 
 use super::{
-    Call, Code, DeviceInfo, Driver, DriverError, DriverResult, EventHandle, PageHandle, Scope,
-    StreamHandle,
+    Call, Code, DeviceInfo, Driver, DriverError, DriverResult, EventHandle, OnGraphEnd, PageHandle,
+    Scope, StreamHandle,
 };
-use std::ffi::c_void;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -136,7 +135,7 @@ impl Driver for Fuse {
         event_record(event: EventHandle, scope: Scope) -> (), EventRecord;
         event_query(event: EventHandle) -> bool, EventQuery;
         event_synchronize(event: EventHandle) -> (), EventSynchronize;
-        on_graph_release(graph: u64, call: unsafe extern "C" fn(*mut c_void), word: usize)
+        on_graph_release(graph: u64, call: OnGraphEnd, word: usize)
             -> (), OnGraphRelease;
     }
 }

@@ -208,7 +208,7 @@ pub fn tell_gone(number: u64) {
 }
 
 /// The same as a callback: its word is the capture's number.
-pub unsafe extern "C" fn graph_gone(word: *mut c_void) {
+pub extern "C" fn graph_gone(word: *mut c_void) {
     let told = std::panic::catch_unwind(|| tell_gone(word.addr() as u64));
     if told.is_err() {
         eprintln!("forebay: a panic in a graph's callback was caught; its memory stays its own");
@@ -292,6 +292,31 @@ impl Core {
             Some(stream) => Err(undeclared(stream.0)),
             None => Ok(()),
         }
+    }
+
+    /// Fails while a capture is open on the stream: an event recorded or awaited there would
+    /// become part of its graph.
+    pub(super) fn outside_capture(&self, stream: u64) -> Result<()> {
+        let key = (self.id << HANDLE_SHIFT) ^ stream;
+        if self.captures.values().any(|capture| capture.open && capture.key == key) {
+            return Err(Error::new(
+                Status::Busy,
+                format!("a graph capture is open on stream {stream:#x}; end it first"),
+            ));
+        }
+        Ok(())
+    }
+
+    /// Fails while any capture is open: nothing may be unmapped.
+    pub(super) fn without_captures(&self) -> Result<()> {
+        if self.lanes.open_captures() == 0 || self.fuse.is_blown() {
+            return Ok(());
+        }
+        Err(Error::new(
+            Status::Busy,
+            "a graph capture is open on the pool's device, and nothing is unmapped meanwhile; end \
+             it first",
+        ))
     }
 
     fn undeclared_capture(&self) -> Option<StreamHandle> {

@@ -214,13 +214,13 @@ fn free_anywhere(pool: u64, address: usize, stream: u64) -> Result<()> {
     // A free makes no default pool: the block may be another's, or nobody's.
     if pool != 0 || devices::default_made().is_some() {
         match find(pool, stream) {
-            // SAFETY: lane caches are never unmapped; these fields of a live one do not change.
-            Ok(found)
-                if unsafe { address.wrapping_sub((*found.lane).base) < (*found.lane).len } =>
-            {
-                return free_block(pool, found, address, stream);
+            Ok(found) => {
+                // SAFETY: lane caches are never unmapped; these fields of a live one do not change.
+                let first = unsafe { address.wrapping_sub((*found.lane).base) < (*found.lane).len };
+                if first {
+                    return free_block(pool, found, address, stream);
+                }
             }
-            Ok(_) => {}
             // The default pool's context is lost; the block may be another pool's.
             Err(e) if pool == 0 && e.status() == Status::ContextLost => {}
             Err(e) => return Err(e),
