@@ -183,7 +183,8 @@ typedef struct forebay_stats {
    */
   uint64_t idle_bytes;
   /**
-   * Pages in stock or stranded, imported memory, and what is freed while an export of it is open.
+   * Pages in stock or stranded, imported memory, and what is freed while an export of it is
+   * open.
    */
   uint64_t other_bytes;
   /**
@@ -630,8 +631,8 @@ forebay_status forebay_buffers_create(forebay_pool_t pool,
  * Takes a buffer for work on a stream; it may be used by work queued on that stream from now on.
  * Prefers one that the same stream released; another's is taken behind that stream's event.
  *
- * @return FOREBAY_ERROR_OUT_OF_MEMORY when all are out; FOREBAY_ERROR_BUSY while the stream captures
- * a graph.
+ * @return FOREBAY_ERROR_OUT_OF_MEMORY when all are out; FOREBAY_ERROR_BUSY while the stream
+ * captures a graph.
  *
  * Thread-safe.
  *
@@ -935,8 +936,8 @@ forebay_status forebay_export_close(uint64_t id);
  * Thread-safe.
  *
  * # Safety
- * `fds` is valid for reads of description->count descriptors, which are open; `description` is NULL
- * or valid for reads of its struct_size; `ptr` is NULL or valid for the write.
+ * `fds` is valid for reads of description->count descriptors, which are open; `description` is
+ * NULL or valid for reads of its struct_size; `ptr` is NULL or valid for the write.
  */
 forebay_status forebay_import_fd(forebay_pool_t pool,
                                  const int32_t *fds,

@@ -1,7 +1,6 @@
 // Forebay for C++17: memory shared with other devices, and with other processes by file
-// descriptors. Header only; beside
-// forebay.hpp, whose rules hold: owning objects are move-only, a failing call throws, destructors
-// never do. POSIX: it closes descriptors.
+// descriptors. Header only, beside forebay.hpp, whose rules hold: owning objects are move-only, a
+// failing call throws, destructors never do. POSIX: it closes descriptors.
 #ifndef FOREBAY_SHARE_HPP
 #define FOREBAY_SHARE_HPP
 

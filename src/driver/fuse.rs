@@ -102,6 +102,22 @@ impl Driver for Fuse {
         self.inner.device()
     }
 
+    fn map_run(
+        &self,
+        address: usize,
+        page_bytes: usize,
+        pages: &[PageHandle],
+    ) -> Result<(), (usize, DriverError)> {
+        let mut done = 0;
+        let mapped = self.call(Call::Map, |driver| {
+            driver.map_run(address, page_bytes, pages).map_err(|(before, error)| {
+                done = before;
+                error
+            })
+        });
+        mapped.map_err(|error| (done, error))
+    }
+
     fn can_access_peer(&self, device: u32) -> bool {
         !self.is_blown() && self.inner.can_access_peer(device)
     }
