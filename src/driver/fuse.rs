@@ -10,7 +10,7 @@ use super::{
     Scope, StreamHandle,
 };
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 
 type OnLoss = Box<dyn Fn() + Send + Sync>;
@@ -39,6 +39,8 @@ impl Fuse {
     /// first caller's counts.
     pub fn on_loss(&self, tell: impl Fn() + Send + Sync + 'static) {
         let set = self.on_loss.set(Box::new(tell)).is_ok();
+        // With the fence in `blow`: one of the two sees what the other did.
+        fence(Ordering::SeqCst);
         if set && self.is_blown() {
             self.tell();
         }
@@ -69,6 +71,7 @@ impl Fuse {
     #[cold]
     fn blow(&self, call: Call) {
         if !self.blown.swap(true, Ordering::SeqCst) {
+            fence(Ordering::SeqCst);
             tracing::error!(call = call.name(), "the device's context is lost");
             self.tell();
         }

@@ -71,6 +71,10 @@ impl Core {
         if capture.open {
             return Err(Error::new(Status::Busy, "the capture is open; end it first"));
         }
+        if self.fuse.is_blown() {
+            self.captures.remove(&number);
+            return Ok(());
+        }
         let released = self.lanes.capture_release(&*self.driver.0, capture.lane);
         if !released.map_err(control::driver_error)? {
             return Err(Error::new(Status::Busy, "another capture is open; end it first"));
