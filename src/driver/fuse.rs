@@ -6,12 +6,11 @@
 //! Cost: one relaxed load and one indirect call more a call.
 
 use super::{
-    Call, Code, DeviceInfo, Driver, DriverError, DriverResult, EventHandle, PageHandle, Scope,
-    StreamHandle,
+    Call, Code, DeviceInfo, Driver, DriverError, DriverResult, EventHandle, OnGraphEnd, PageHandle,
+    Scope, StreamHandle,
 };
-use std::ffi::c_void;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 
 type OnLoss = Box<dyn Fn() + Send + Sync>;
@@ -40,6 +39,8 @@ impl Fuse {
     /// first caller's counts.
     pub fn on_loss(&self, tell: impl Fn() + Send + Sync + 'static) {
         let set = self.on_loss.set(Box::new(tell)).is_ok();
+        // With the fence in `blow`: one of the two sees what the other did.
+        fence(Ordering::SeqCst);
         if set && self.is_blown() {
             self.tell();
         }
@@ -70,6 +71,7 @@ impl Fuse {
     #[cold]
     fn blow(&self, call: Call) {
         if !self.blown.swap(true, Ordering::SeqCst) {
+            fence(Ordering::SeqCst);
             tracing::error!(call = call.name(), "the device's context is lost");
             self.tell();
         }
@@ -101,6 +103,22 @@ impl Driver for Fuse {
 
     fn device(&self) -> &DeviceInfo {
         self.inner.device()
+    }
+
+    fn map_run(
+        &self,
+        address: usize,
+        page_bytes: usize,
+        pages: &[PageHandle],
+    ) -> Result<(), (usize, DriverError)> {
+        let mut done = 0;
+        let mapped = self.call(Call::Map, |driver| {
+            driver.map_run(address, page_bytes, pages).map_err(|(before, error)| {
+                done = before;
+                error
+            })
+        });
+        mapped.map_err(|error| (done, error))
     }
 
     fn can_access_peer(&self, device: u32) -> bool {
@@ -136,7 +154,7 @@ impl Driver for Fuse {
         event_record(event: EventHandle, scope: Scope) -> (), EventRecord;
         event_query(event: EventHandle) -> bool, EventQuery;
         event_synchronize(event: EventHandle) -> (), EventSynchronize;
-        on_graph_release(graph: u64, call: unsafe extern "C" fn(*mut c_void), word: usize)
+        on_graph_release(graph: u64, call: OnGraphEnd, word: usize)
             -> (), OnGraphRelease;
     }
 }
