@@ -1,0 +1,185 @@
+//! The script of faults: which calls fail or stall, when, and with what.
+//!
+//! Owns the language, one statement a line or between semicolons:
+//!
+//! ```text
+//! fail CALL with CODE [#N | from #N] [once | always]
+//! stall CALL TIME [#N | from #N] [once | always]
+//! ```
+//!
+//! `CALL` is a function's name, with or without its version's ending, or `any`. `#N` counts the
+//! calls that the statement names, from 1, since the script was set; `any` counts all calls but
+//! those that a program may make before `cuInit`. Without `#N` the first one is meant. A
+//! statement holds once unless it says `always`. `CODE` is a number or a name such as
+//! `CUDA_ERROR_OUT_OF_MEMORY`; `TIME` is a number with `us`, `ms` or `s`. Words may come
+//! in any order after the call. A failed call does nothing else; a stalled one takes longer.
+
+use crate::results::RESULTS;
+
+/// What is accepted, for messages.
+pub const FORM: &str = "accepted is: fail CALL|any with CODE [#N | from #N] [once | always], \
+     or: stall CALL|any TIME [#N | from #N] [once | always]";
+
+/// What a statement does to a call.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Effect {
+    Fail(u32),
+    Stall(u64),
+}
+
+#[derive(Clone, PartialEq, Debug)]
+struct Statement {
+    /// The call's name; `any` is empty.
+    call: String,
+    effect: Effect,
+    /// The first call that is meant, counted from 1.
+    first: u64,
+    /// Only that one, even if the statement holds for ever.
+    exactly: bool,
+    always: bool,
+    seen: u64,
+    spent: bool,
+}
+
+/// A script, with what it has counted.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Script {
+    statements: Vec<Statement>,
+}
+
+/// What the script says of one call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Verdict {
+    /// The code to answer, if it fails.
+    pub fail: Option<u32>,
+    /// Nanoseconds that it takes longer.
+    pub stall_ns: u64,
+}
+
+impl Script {
+    /// Reads a script; the error names the line and what is accepted.
+    pub fn parse(text: &str) -> Result<Script, String> {
+        let mut statements = Vec::new();
+        for (i, line) in text.lines().enumerate() {
+            for part in line.split(';').map(str::trim) {
+                if part.is_empty() || part.starts_with("//") {
+                    continue;
+                }
+                let told = |why: String| format!("line {}: {part:?}: {why}; {FORM}", i + 1);
+                statements.push(statement(part).map_err(told)?);
+            }
+        }
+        Ok(Script { statements })
+    }
+
+    /// Adds the statements of another script.
+    pub fn extend(&mut self, more: Script) {
+        self.statements.extend(more.statements);
+    }
+
+    /// Counts one call by both of its names and says what becomes of it.
+    pub fn consult(&mut self, name: &str, asked: &str, counts_as_any: bool) -> Verdict {
+        let mut verdict = Verdict::default();
+        for s in &mut self.statements {
+            let meant =
+                if s.call.is_empty() { counts_as_any } else { s.call == name || s.call == asked };
+            if !meant {
+                continue;
+            }
+            s.seen += 1;
+            let now = if s.exactly { s.seen == s.first } else { s.seen >= s.first };
+            if !now || s.spent {
+                continue;
+            }
+            s.spent = !s.always;
+            match s.effect {
+                Effect::Fail(code) => verdict.fail = verdict.fail.or(Some(code)),
+                Effect::Stall(ns) => verdict.stall_ns = verdict.stall_ns.saturating_add(ns),
+            }
+        }
+        verdict
+    }
+}
+
+fn statement(text: &str) -> Result<Statement, String> {
+    let mut words = text.split_whitespace().peekable();
+    let verb = words.next().unwrap_or_default();
+    let fails = match verb {
+        "fail" => true,
+        "stall" => false,
+        _ => return Err(format!("no statement starts with {verb:?}")),
+    };
+    let call = words.next().ok_or("no call is named")?;
+    let mut effect = None;
+    let mut first = None;
+    let mut always = None;
+    let mut from = false;
+    while let Some(word) = words.next() {
+        let again = match word {
+            "with" if fails => {
+                let code = words.next().ok_or("no code follows \"with\"")?;
+                effect.replace(Effect::Fail(code_of(code)?)).is_some()
+            }
+            "once" | "always" => always.replace(word == "always").is_some(),
+            "from" => {
+                from = true;
+                let at = words.next().ok_or("no #N follows \"from\"")?;
+                first.replace(ordinal(at).ok_or_else(|| format!("{at:?} is no #N"))?).is_some()
+            }
+            _ if word.starts_with('#') => {
+                first.replace(ordinal(word).ok_or_else(|| format!("{word:?} is no #N"))?).is_some()
+            }
+            _ => match duration(word) {
+                Some(ns) if !fails => effect.replace(Effect::Stall(ns)).is_some(),
+                _ => return Err(format!("{word:?} is not understood")),
+            },
+        };
+        if again {
+            return Err(format!("{word:?} comes a second time"));
+        }
+    }
+    let effect =
+        effect.ok_or(if fails { "\"with CODE\" is missing" } else { "no time is given" })?;
+    let exactly = first.is_some() && !from;
+    if exactly && always == Some(true) {
+        return Err("\"#N always\" is once or \"from #N\"".to_owned());
+    }
+    Ok(Statement {
+        call: if call == "any" { String::new() } else { call_name(call)? },
+        effect,
+        first: first.unwrap_or(1),
+        exactly,
+        always: always.unwrap_or(false),
+        seen: 0,
+        spent: false,
+    })
+}
+
+fn call_name(text: &str) -> Result<String, String> {
+    let known = crate::entry::calls().any(|c| c.name == text || c.asked == text);
+    if known { Ok(text.to_owned()) } else { Err(format!("the driver has no call {text:?}")) }
+}
+
+fn ordinal(text: &str) -> Option<u64> {
+    text.strip_prefix('#')?.parse().ok().filter(|n| *n > 0)
+}
+
+fn code_of(text: &str) -> Result<u32, String> {
+    let named = RESULTS.iter().find(|r| r.1.to_bytes() == text.as_bytes()).map(|r| r.0);
+    match named.or_else(|| text.parse().ok()) {
+        Some(0) => Err("a call that fails cannot answer 0".to_owned()),
+        Some(code) => Ok(code),
+        None => Err(format!("{text:?} is no code")),
+    }
+}
+
+fn duration(text: &str) -> Option<u64> {
+    for (unit, ns) in [("us", 1e3), ("ms", 1e6), ("s", 1e9)] {
+        if let Some(count) = text.strip_suffix(unit)
+            && let Ok(count) = count.parse::<f64>()
+        {
+            return (count.is_finite() && count >= 0.0).then_some((count * ns) as u64);
+        }
+    }
+    None
+}

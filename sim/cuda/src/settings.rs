@@ -1,0 +1,362 @@
+//! Settings: what the simulated machine is, from variables or from text.
+//!
+//! Owns the table of settings, their forms and their defaults. Each is a variable
+//! `FOREBAY_SIM_NAME` and a line `name = value` of the text that `forebay_sim_configure` takes.
+//! Nothing is guessed: an unknown name or a value of another form is an error that names the
+//! line and what is accepted.
+
+use crate::faults::Script;
+use std::collections::BTreeMap;
+
+/// Calls that are made to answer a code which no table knows answer this one.
+pub const UNKNOWN_CODE: u32 = 9999;
+
+/// What calls cost on the virtual clock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Profile {
+    /// Nothing.
+    #[default]
+    None,
+    /// An A100, from published averages over 4096 calls of 2 MiB.
+    A100,
+    /// A laptop's RTX 4050, from fits over sizes.
+    Laptop,
+    /// The vAttention paper's table.
+    Vattn,
+}
+
+/// When queued work runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Schedule {
+    /// As late as the rules allow, in a random order between streams.
+    #[default]
+    Late,
+    /// As soon as the worker gets to it.
+    Eager,
+    /// Only when something waits for it, or `forebay_sim_step` runs it.
+    Stepped,
+}
+
+/// What `cuMemGetAddressRange` says of virtual memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum AddressRange {
+    /// The mapping around the address.
+    #[default]
+    Mapping,
+    /// 500, as one report has it.
+    NotFound,
+}
+
+/// All settings.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Devices, 1 to 8.
+    pub devices: u32,
+    /// Bytes of memory of each device.
+    pub memory: u64,
+    /// Compute capability, major and minor.
+    pub capability: (u32, u32),
+    /// Costs of calls.
+    pub profile: Profile,
+    /// Costs in microseconds that replace the profile's, by call.
+    pub costs: BTreeMap<String, f64>,
+    /// Whether costs spread and stalls happen as measured, by the seed.
+    pub variation: bool,
+    /// Whether costs are also slept, with the driver's lock held.
+    pub real_delays: bool,
+    /// A file that is locked while a cost is slept: the lock that processes share.
+    pub host_lock: Option<String>,
+    /// The seed of all that is drawn.
+    pub seed: u64,
+    /// When queued work runs.
+    pub schedule: Schedule,
+    /// The script of faults.
+    pub faults: Script,
+    /// Calls that answer [`UNKNOWN_CODE`].
+    pub unknown: Vec<String>,
+    /// A file for the journal, JSON lines.
+    pub journal: Option<String>,
+    /// A file for the report at exit.
+    pub report: Option<String>,
+    /// The mapping budget.
+    pub mappings: u64,
+    /// Bytes of address space for reservations.
+    pub address_space: u64,
+    /// The driver's version, as `cuDriverGetVersion` says it.
+    pub version: u32,
+    /// Functions that this driver lacks.
+    pub without: Vec<String>,
+    /// The byte that fresh memory is filled with.
+    pub poison: u8,
+    /// Features that are refused, each with its code.
+    pub refuse: BTreeMap<String, u32>,
+    /// Whether the driver can record an event over a whole context.
+    pub context_events: bool,
+    /// Whether devices sit on a fabric that handles can be exported to.
+    pub fabric: bool,
+    /// What `cuMemGetAddressRange` says of virtual memory.
+    pub address_range: AddressRange,
+    /// Whether unmapping waits for all queued work of the device.
+    pub unmap_waits: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            devices: 1,
+            memory: 4 << 30,
+            capability: (9, 0),
+            profile: Profile::None,
+            costs: BTreeMap::new(),
+            variation: false,
+            real_delays: false,
+            host_lock: None,
+            seed: 1,
+            schedule: Schedule::Late,
+            faults: Script::default(),
+            unknown: Vec::new(),
+            journal: None,
+            report: None,
+            mappings: 523_404,
+            address_space: 128 << 40,
+            version: 12_080,
+            without: Vec::new(),
+            poison: 0xA5,
+            refuse: BTreeMap::new(),
+            context_events: true,
+            fabric: false,
+            address_range: AddressRange::Mapping,
+            unmap_waits: false,
+        }
+    }
+}
+
+/// One setting: its name, its default, what it accepts, and what it is for.
+pub struct Setting {
+    /// The name in text; the variable is `FOREBAY_SIM_` and this in capitals.
+    pub name: &'static str,
+    /// The default, as it would be written.
+    pub default: &'static str,
+    /// What is accepted.
+    pub accepts: &'static str,
+    /// What it is for.
+    pub about: &'static str,
+    set: fn(&mut Settings, &str) -> Option<Result<(), String>>,
+}
+
+/// Puts a parsed value in its place; `None` says that it is of another form.
+macro_rules! settings {
+    ($($name:literal, $default:literal, $accepts:literal, $about:literal, $set:expr;)*) => {
+        /// The table of settings.
+        pub static TABLE: &[Setting] = &[$(Setting {
+            name: $name, default: $default, accepts: $accepts, about: $about, set: $set,
+        }),*];
+    };
+}
+
+/// Stores what a parser made of the text.
+fn put<T>(place: &mut T, value: Option<T>) -> Option<Result<(), String>> {
+    *place = value?;
+    Some(Ok(()))
+}
+
+settings! {
+    "devices", "1", "1 to 8", "devices of the machine",
+        |s, t| put(&mut s.devices, t.parse().ok().filter(|n| (1..=8).contains(n)));
+    "memory", "4GiB", "bytes, or a number with KiB, MiB, GiB or TiB", "memory of each device",
+        |s, t| put(&mut s.memory, size(t).filter(|n| *n > 0));
+    "capability", "9.0", "major.minor", "compute capability of each device",
+        |s, t| put(&mut s.capability, pair(t));
+    "profile", "none", "none, a100, laptop or vattn", "what calls cost on the virtual clock",
+        |s, t| put(&mut s.profile, profile(t));
+    "costs", "", "CALL=MICROSECONDS, comma separated", "costs that replace the profile's",
+        |s, t| put(&mut s.costs, pairs(t));
+    "variation", "0", "0 or 1", "costs spread and stall as measured, by the seed",
+        |s, t| put(&mut s.variation, switch(t));
+    "real_delays", "0", "0 or 1", "costs are slept too, with the driver's lock held",
+        |s, t| put(&mut s.real_delays, switch(t));
+    "host_lock", "", "a file", "locked while a cost is slept: the lock that processes share",
+        |s, t| put(&mut s.host_lock, Some(file(t)));
+    "seed", "1", "a number", "the seed of all that is drawn",
+        |s, t| put(&mut s.seed, number(t));
+    "schedule", "late", "late, eager or stepped", "when queued work runs",
+        |s, t| put(&mut s.schedule, schedule(t));
+    "faults", "", "a script of faults, or @file", "calls that fail or stall",
+        |s, t| Some(script(t).map(|more| s.faults.extend(more)));
+    "unknown", "", "calls, comma separated", "calls that answer the code 9999",
+        |s, t| put(&mut s.unknown, Some(list(t)));
+    "journal", "", "a file", "one JSON line a call",
+        |s, t| put(&mut s.journal, Some(file(t)));
+    "report", "", "a file", "the report, written at exit",
+        |s, t| put(&mut s.report, Some(file(t)));
+    "mappings", "523404", "a number", "mappings that a context's driver allows",
+        |s, t| put(&mut s.mappings, number(t));
+    "address_space", "128TiB", "bytes, or a number with KiB, MiB, GiB or TiB",
+        "address space for reservations; the host's own limit may come first",
+        |s, t| put(&mut s.address_space, size(t));
+    "version", "12080", "a number, such as 11020", "the driver's version; hides newer functions",
+        |s, t| put(&mut s.version, t.parse().ok().filter(|v| (2000..100_000).contains(v)));
+    "without", "", "functions, comma separated", "functions that this driver lacks",
+        |s, t| put(&mut s.without, Some(list(t)));
+    "poison", "0xA5", "a byte", "what fresh memory is filled with",
+        |s, t| put(&mut s.poison, number(t).and_then(|n| u8::try_from(n).ok()));
+    "refuse", "", "FEATURE=CODE, comma separated; init, vmm, rdma, fabric, fd, host_numa, peer",
+        "features that are refused, each with its code",
+        |s, t| put(&mut s.refuse, refusals(t));
+    "context_events", "1", "0 or 1", "cuCtxRecordEvent and cuCtxWaitEvent are there",
+        |s, t| put(&mut s.context_events, switch(t));
+    "fabric", "0", "0 or 1", "devices sit on a fabric that handles can be exported to",
+        |s, t| put(&mut s.fabric, switch(t));
+    "address_range", "mapping", "mapping or not_found",
+        "what cuMemGetAddressRange says of virtual memory",
+        |s, t| put(&mut s.address_range, address_range(t));
+    "unmap_waits", "0", "0 or 1", "unmapping waits for the device's queued work",
+        |s, t| put(&mut s.unmap_waits, switch(t));
+}
+
+/// Features that `refuse` may name.
+pub static FEATURES: &[&str] = &["init", "vmm", "rdma", "fabric", "fd", "host_numa", "peer"];
+
+impl Settings {
+    /// Settings of a text: one `name = value` a line, `#` starts a comment.
+    pub fn from_text(text: &str) -> Result<Settings, String> {
+        let mut settings = Settings::default();
+        for (i, line) in text.lines().enumerate() {
+            let line = line.trim();
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            let told = |why: String| format!("line {}: {why}", i + 1);
+            let Some((name, value)) = line.split_once('=') else {
+                return Err(told(format!("{line:?}: accepted is NAME = VALUE")));
+            };
+            settings.set(name.trim(), value.trim()).map_err(told)?;
+        }
+        Ok(settings)
+    }
+
+    /// Settings of variables `FOREBAY_SIM_*`.
+    pub fn from_variables(
+        variables: impl Iterator<Item = (String, String)>,
+    ) -> Result<Settings, String> {
+        let mut settings = Settings::default();
+        for (name, value) in variables {
+            if let Some(short) = name.strip_prefix("FOREBAY_SIM_") {
+                let told = |why: String| format!("{name}: {why}");
+                settings.set(&short.to_lowercase(), value.trim()).map_err(told)?;
+            }
+        }
+        Ok(settings)
+    }
+
+    /// Sets one by name.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
+        let Some(setting) = TABLE.iter().find(|s| s.name == name) else {
+            let names: Vec<&str> = TABLE.iter().map(|s| s.name).collect();
+            return Err(format!("no setting {name:?}: accepted are {}", names.join(", ")));
+        };
+        match (setting.set)(self, value) {
+            Some(done) => done,
+            None => Err(format!("{name} = {value:?}: accepted is {}", setting.accepts)),
+        }
+    }
+}
+
+fn number(text: &str) -> Option<u64> {
+    match text.strip_prefix("0x") {
+        Some(hex) => u64::from_str_radix(hex, 16).ok(),
+        None => text.parse().ok(),
+    }
+}
+
+fn size(text: &str) -> Option<u64> {
+    let units = [("KiB", 10), ("MiB", 20), ("GiB", 30), ("TiB", 40)];
+    for (unit, shift) in units {
+        if let Some(count) = text.strip_suffix(unit) {
+            let count: u64 = count.trim().parse().ok()?;
+            return count.checked_mul(1 << shift);
+        }
+    }
+    text.parse().ok()
+}
+
+fn switch(text: &str) -> Option<bool> {
+    match text {
+        "0" => Some(false),
+        "1" => Some(true),
+        _ => None,
+    }
+}
+
+fn pair(text: &str) -> Option<(u32, u32)> {
+    let (major, minor) = text.split_once('.')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}
+
+fn file(text: &str) -> Option<String> {
+    if text.is_empty() { None } else { Some(text.to_owned()) }
+}
+
+fn list(text: &str) -> Vec<String> {
+    text.split(',').map(str::trim).filter(|w| !w.is_empty()).map(str::to_owned).collect()
+}
+
+fn pairs(text: &str) -> Option<BTreeMap<String, f64>> {
+    list(text)
+        .iter()
+        .map(|item| {
+            let (name, value) = item.split_once('=')?;
+            let value: f64 = value.trim().parse().ok()?;
+            (value.is_finite() && value >= 0.0).then(|| (name.trim().to_owned(), value))
+        })
+        .collect()
+}
+
+fn refusals(text: &str) -> Option<BTreeMap<String, u32>> {
+    list(text)
+        .iter()
+        .map(|item| {
+            let (name, code) = item.split_once('=')?;
+            let name = name.trim();
+            let code = code.trim().parse().ok().filter(|code| *code != 0)?;
+            FEATURES.contains(&name).then(|| (name.to_owned(), code))
+        })
+        .collect()
+}
+
+fn profile(text: &str) -> Option<Profile> {
+    match text {
+        "none" => Some(Profile::None),
+        "a100" => Some(Profile::A100),
+        "laptop" => Some(Profile::Laptop),
+        "vattn" => Some(Profile::Vattn),
+        _ => None,
+    }
+}
+
+fn schedule(text: &str) -> Option<Schedule> {
+    match text {
+        "late" => Some(Schedule::Late),
+        "eager" => Some(Schedule::Eager),
+        "stepped" => Some(Schedule::Stepped),
+        _ => None,
+    }
+}
+
+fn address_range(text: &str) -> Option<AddressRange> {
+    match text {
+        "mapping" => Some(AddressRange::Mapping),
+        "not_found" => Some(AddressRange::NotFound),
+        _ => None,
+    }
+}
+
+fn script(text: &str) -> Result<Script, String> {
+    match text.strip_prefix('@') {
+        Some(path) => {
+            let read = std::fs::read_to_string(path).map_err(|e| format!("{path}: {e}"))?;
+            Script::parse(&read).map_err(|why| format!("{path}: {why}"))
+        }
+        None => Script::parse(text),
+    }
+}
