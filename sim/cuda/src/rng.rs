@@ -14,7 +14,7 @@ impl Rng {
     }
 
     /// The next 64 bits.
-    pub fn next(&mut self) -> u64 {
+    pub fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -24,12 +24,16 @@ impl Rng {
 
     /// A number below `bound`; 0 when the bound is 0.
     pub fn below(&mut self, bound: u64) -> u64 {
-        if bound == 0 { 0 } else { ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64 }
+        if bound == 0 {
+            0
+        } else {
+            ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
+        }
     }
 
     /// A number in `0.0..1.0`.
     pub fn unit(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1u64 << 53) as f64
+        (self.next_u64() >> 11) as f64 / (1u64 << 53) as f64
     }
 }
 
@@ -41,15 +45,15 @@ mod tests {
     fn a_seed_replays_and_bounds_hold() {
         let (mut a, mut b) = (Rng::new(7), Rng::new(7));
         for _ in 0..1000 {
-            assert_eq!(a.next(), b.next());
+            assert_eq!(a.next_u64(), b.next_u64());
             assert!(a.below(10) < 10);
             let u = b.unit();
             assert!((0.0..1.0).contains(&u));
-            b.next();
-            a.next();
+            b.next_u64();
+            a.next_u64();
             b = a.clone();
         }
-        assert_ne!(Rng::new(1).next(), Rng::new(2).next());
+        assert_ne!(Rng::new(1).next_u64(), Rng::new(2).next_u64());
         assert_eq!(a.below(0), 0);
     }
 }

@@ -56,7 +56,11 @@ macro_rules! cu {
         let like: unsafe extern "C" fn($($crate::hole!($arg)),*) -> _ =
             forebay_simcuda::exports::$name;
         let function = $crate::common::same(like, stringify!($name));
-        #[allow(unused_unsafe, reason = "some exported functions are safe")]
+        #[allow(
+            unused_unsafe,
+            clippy::macro_metavars_in_unsafe,
+            reason = "some exported functions are safe; arguments are a test's own expressions"
+        )]
         // SAFETY: a test passes what it means to pass; places are its own variables.
         unsafe { function($($arg),*) }
     }};
