@@ -23,6 +23,9 @@ unsafe fn text_of<'a>(text: *const c_char) -> Result<&'a str, String> {
 
 /// Runs what may panic, away from C.
 fn guarded(run: impl FnOnce() -> Result<u64, String>) -> Result<u64, String> {
+    if world::is_forked() {
+        return Err("a forked child has no driver".to_owned());
+    }
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(run))
         .unwrap_or_else(|_| Err("the simulation panicked".to_owned()))
 }
@@ -90,7 +93,14 @@ pub unsafe extern "C" fn forebay_sim_script(text: *const c_char) -> i32 {
 /// `buffer` is null, or `length` bytes there may be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_sim_report(buffer: *mut c_char, length: usize) -> usize {
-    let text = report();
+    let mut text = String::new();
+    let made = guarded(|| {
+        text = report();
+        Ok(0)
+    });
+    if let Err(why) = made {
+        text = format!("{{\"error\":{}}}", quote(&why));
+    }
     if !buffer.is_null() && length > 0 {
         let fits = text.len().min(length - 1);
         // SAFETY: `fits + 1` bytes are within the caller's buffer, which the text is not.

@@ -215,7 +215,7 @@ pub fn enter_waiting(
     body: impl FnOnce(&mut World) -> Result<Wait, CUresult>,
 ) -> CUresult {
     let Some(call) = find(name) else {
-        misuse::record("mistake of the simulation", format!("{name} is not in the table of calls"));
+        misuse::record(misuse::MISTAKE, format!("{name} is not in the table of calls"));
         return CUDA_ERROR_UNKNOWN;
     };
     if let Some(code) = world::closed(call.needs == Needs::Nothing && name != "cuInit") {
@@ -228,7 +228,7 @@ pub fn enter_waiting(
             .map(String::as_str)
             .or_else(|| panic.downcast_ref::<&str>().copied())
             .unwrap_or("a panic without words");
-        misuse::record("mistake of the simulation", format!("{name}: {text}"));
+        misuse::record(misuse::MISTAKE, format!("{name}: {text}"));
         CUDA_ERROR_UNKNOWN
     })
 }

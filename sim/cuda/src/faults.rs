@@ -9,10 +9,12 @@
 //!
 //! `CALL` is a function's name, with or without its version's ending, or `any`. `#N` counts the
 //! calls that the statement names, from 1, since the script was set; `any` counts all calls but
-//! those that a program may make before `cuInit`. Without `#N` the first one is meant. A
-//! statement holds once unless it says `always`. `CODE` is a number or a name such as
-//! `CUDA_ERROR_OUT_OF_MEMORY`; `TIME` is a number with `us`, `ms` or `s`. Words may come
-//! in any order after the call. A failed call does nothing else; a stalled one takes longer.
+//! those that a program may make before `cuInit`. `#N` means that one alone, `from #N` that one
+//! and what follows. Without either, `fail` means the first call and `stall` all of them; `once`
+//! and `always` say otherwise. `CODE` is a number or a name such as `CUDA_ERROR_OUT_OF_MEMORY`;
+//! `TIME` is a number with `us`, `ms` or `s`. Words may come in any order after the call; what
+//! starts with `# ` or `//` is a comment. A failed call does nothing else; a stalled one takes
+//! longer on the virtual clock, and in truth where delays are real.
 
 use crate::results::RESULTS;
 
@@ -62,7 +64,7 @@ impl Script {
         let mut statements = Vec::new();
         for (i, line) in text.lines().enumerate() {
             for part in line.split(';').map(str::trim) {
-                if part.is_empty() || part.starts_with("//") {
+                if part.is_empty() || part.starts_with("//") || part.starts_with("# ") {
                     continue;
                 }
                 let told = |why: String| format!("line {}: {part:?}: {why}; {FORM}", i + 1);
@@ -140,6 +142,9 @@ fn statement(text: &str) -> Result<Statement, String> {
     }
     let effect =
         effect.ok_or(if fails { "\"with CODE\" is missing" } else { "no time is given" })?;
+    if from && always.is_none() {
+        return Err("\"from #N\" says \"once\" or \"always\"".to_owned());
+    }
     let exactly = first.is_some() && !from;
     if exactly && always == Some(true) {
         return Err("\"#N always\" is once or \"from #N\"".to_owned());
@@ -149,7 +154,8 @@ fn statement(text: &str) -> Result<Statement, String> {
         effect,
         first: first.unwrap_or(1),
         exactly,
-        always: always.unwrap_or(false),
+        // An ordinal alone means one call, whatever the verb.
+        always: always.unwrap_or(!fails && !exactly),
         seen: 0,
         spent: false,
     })
@@ -182,4 +188,77 @@ fn duration(text: &str) -> Option<u64> {
         }
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Codes that `n` calls of cuInit's table row get; 0 where none fails.
+    fn codes(script: &str, n: usize) -> Vec<u32> {
+        let mut script = Script::parse(script).expect("a script");
+        (0..n).map(|_| script.consult("cuInit", "cuInit", true).fail.unwrap_or(0)).collect()
+    }
+
+    #[test]
+    fn statements_mean_what_they_say() {
+        assert_eq!(codes("fail cuInit with 2", 3), [2, 0, 0]);
+        assert_eq!(codes("fail cuInit #2 once with 2", 3), [0, 2, 0]);
+        assert_eq!(codes("fail cuInit always with CUDA_ERROR_UNKNOWN", 3), [999, 999, 999]);
+        assert_eq!(codes("fail cuInit always with 2 from #3", 5), [0, 0, 2, 2, 2]);
+        assert_eq!(codes("fail cuInit from #2 once with 4", 4), [0, 4, 0, 0]);
+        assert_eq!(codes("fail any #2 with 7; fail cuInit #3 with 8", 4), [0, 7, 8, 0]);
+        assert_eq!(codes("fail any with 7\n// a comment\nfail any #1 with 8", 2), [7, 0]);
+        assert_eq!(codes("fail cuDeviceGet with 2", 2), [0, 0]);
+        assert_eq!(codes("", 1), [0]);
+    }
+
+    #[test]
+    fn stalls_add_up_and_hold_for_ever() {
+        let text = "stall cuInit 2ms; stall any 10us #2; stall cuInit 1s once";
+        let mut script = Script::parse(text).expect("a script");
+        let mut next = || script.consult("cuInit", "cuInit", true).stall_ns;
+        assert_eq!([next(), next(), next()], [1_002_000_000, 2_010_000, 2_000_000]);
+    }
+
+    #[test]
+    fn any_leaves_out_what_may_come_before_init() {
+        let mut script = Script::parse("fail any #1 with 2").expect("a script");
+        assert_eq!(script.consult("cuGetErrorName", "cuGetErrorName", false).fail, None);
+        assert_eq!(script.consult("cuDeviceGet", "cuDeviceGet", true).fail, Some(2));
+    }
+
+    #[test]
+    fn either_name_of_a_call_will_do() {
+        for name in ["cuCtxDestroy", "cuCtxDestroy_v2"] {
+            let mut script = Script::parse(&format!("fail {name} with 2")).expect("a script");
+            assert_eq!(script.consult("cuCtxDestroy_v2", "cuCtxDestroy", true).fail, Some(2));
+        }
+    }
+
+    #[test]
+    fn a_malformed_statement_names_its_line_and_the_form() {
+        for (text, line, why) in [
+            ("fail", 1, "no call"),
+            ("fail cuInit", 1, "with CODE"),
+            ("fail cuInit with 0", 1, "cannot answer 0"),
+            ("fail cuInit with two", 1, "no code"),
+            ("fail cuInit with 2\nfail cuNothing with 2", 2, "no call \"cuNothing\""),
+            ("fail cuInit #0 with 2", 1, "#N"),
+            ("fail cuInit #x with 2", 1, "#N"),
+            ("fail cuInit #2 always with 2", 1, "always"),
+            ("fail cuInit from #2 with 2", 1, "says \"once\" or \"always\""),
+            ("fail cuInit with 2 with 3", 1, "second time"),
+            ("fail cuInit 2ms with 2", 1, "not understood"),
+            ("stall cuInit", 1, "no time"),
+            ("stall cuInit with 2", 1, "not understood"),
+            ("stall cuInit -1ms", 1, "not understood"),
+            ("break cuInit", 1, "no statement"),
+        ] {
+            let told = Script::parse(text).expect_err(text);
+            assert!(told.contains(&format!("line {line}:")), "{text}: {told}");
+            assert!(told.contains(why), "{text}: {told}");
+            assert!(told.contains("accepted is: fail CALL"), "{text}: {told}");
+        }
+    }
 }

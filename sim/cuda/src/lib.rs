@@ -56,6 +56,7 @@ pub mod exports {
     pub use crate::abi::event::*;
     pub use crate::abi::init::*;
     pub use crate::abi::launch::*;
+    pub use crate::abi::limits::*;
     pub use crate::abi::memory::*;
     pub use crate::abi::mempool::*;
     pub use crate::abi::pointer::*;

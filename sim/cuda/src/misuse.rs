@@ -7,6 +7,13 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+/// Kind: the handle of a destroyed context is passed.
+pub const DESTROYED_CONTEXT: &str = "use of a destroyed context";
+/// Kind: the simulation itself is wrong.
+pub const MISTAKE: &str = "mistake of the simulation";
+/// Kind: the host, not the simulated machine, ran out of something.
+pub const HOST_LIMIT: &str = "limit of the host";
+
 /// Most entries that are kept; the rest is only counted.
 const ENTRIES_MAX: usize = 1000;
 

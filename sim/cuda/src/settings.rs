@@ -5,6 +5,7 @@
 //! Nothing is guessed: an unknown name or a value of another form is an error that names the
 //! line and what is accepted.
 
+use crate::entry;
 use crate::faults::Script;
 use std::collections::BTreeMap;
 
@@ -86,8 +87,14 @@ pub struct Settings {
     pub version: u32,
     /// Functions that this driver lacks.
     pub without: Vec<String>,
-    /// The byte that fresh memory is filled with.
-    pub poison: u8,
+    /// The byte that fresh memory is filled with; none leaves it as it comes, untouched.
+    pub poison: Option<u8>,
+    /// The mapping unit in bytes.
+    pub granularity: u64,
+    /// Devices besides its own that a mapping may be open to.
+    pub peers: u32,
+    /// Whether the CPU may touch device memory that some device may access.
+    pub cpu_access: bool,
     /// Features that are refused, each with its code.
     pub refuse: BTreeMap<String, u32>,
     /// Whether the driver can record an event over a whole context.
@@ -121,7 +128,10 @@ impl Default for Settings {
             address_space: 128 << 40,
             version: 12_080,
             without: Vec::new(),
-            poison: 0xA5,
+            poison: Some(0xA5),
+            granularity: 2 << 20,
+            peers: 8,
+            cpu_access: true,
             refuse: BTreeMap::new(),
             context_events: true,
             fabric: false,
@@ -170,7 +180,7 @@ settings! {
     "profile", "none", "none, a100, laptop or vattn", "what calls cost on the virtual clock",
         |s, t| put(&mut s.profile, profile(t));
     "costs", "", "CALL=MICROSECONDS, comma separated", "costs that replace the profile's",
-        |s, t| put(&mut s.costs, pairs(t));
+        |s, t| Some(costs(t).map(|costs| s.costs = costs));
     "variation", "0", "0 or 1", "costs spread and stall as measured, by the seed",
         |s, t| put(&mut s.variation, switch(t));
     "real_delays", "0", "0 or 1", "costs are slept too, with the driver's lock held",
@@ -184,7 +194,7 @@ settings! {
     "faults", "", "a script of faults, or @file", "calls that fail or stall",
         |s, t| Some(script(t).map(|more| s.faults.extend(more)));
     "unknown", "", "calls, comma separated", "calls that answer the code 9999",
-        |s, t| put(&mut s.unknown, Some(list(t)));
+        |s, t| Some(calls(t).map(|calls| s.unknown = calls));
     "journal", "", "a file", "one JSON line a call",
         |s, t| put(&mut s.journal, Some(file(t)));
     "report", "", "a file", "the report, written at exit",
@@ -197,11 +207,17 @@ settings! {
     "version", "12080", "a number, such as 11020", "the driver's version; hides newer functions",
         |s, t| put(&mut s.version, t.parse().ok().filter(|v| (2000..100_000).contains(v)));
     "without", "", "functions, comma separated", "functions that this driver lacks",
-        |s, t| put(&mut s.without, Some(list(t)));
-    "poison", "0xA5", "a byte", "what fresh memory is filled with",
-        |s, t| put(&mut s.poison, number(t).and_then(|n| u8::try_from(n).ok()));
-    "refuse", "", "FEATURE=CODE, comma separated; init, vmm, rdma, fabric, fd, host_numa, peer",
-        "features that are refused, each with its code",
+        |s, t| Some(calls(t).map(|calls| s.without = calls));
+    "poison", "0xA5", "a byte or none", "what fresh memory is filled with",
+        |s, t| put(&mut s.poison, poison(t));
+    "granularity", "2MiB", "a power of two from 4KiB on", "the mapping unit",
+        |s, t| put(&mut s.granularity, size(t).filter(|n| n.is_power_of_two() && *n >= 4096));
+    "peers", "8", "a number", "devices besides its own that a mapping may be open to",
+        |s, t| put(&mut s.peers, t.parse().ok());
+    "cpu_access", "1", "0 or 1", "the CPU may touch device memory that a device may access",
+        |s, t| put(&mut s.cpu_access, switch(t));
+    "refuse", "", "FEATURE=CODE, comma separated",
+        "features that are refused: init, vmm, rdma, fabric, fd, host_numa, peer, dma_buf",
         |s, t| put(&mut s.refuse, refusals(t));
     "context_events", "1", "0 or 1", "cuCtxRecordEvent and cuCtxWaitEvent are there",
         |s, t| put(&mut s.context_events, switch(t));
@@ -215,7 +231,8 @@ settings! {
 }
 
 /// Features that `refuse` may name.
-pub static FEATURES: &[&str] = &["init", "vmm", "rdma", "fabric", "fd", "host_numa", "peer"];
+pub static FEATURES: &[&str] =
+    &["init", "vmm", "rdma", "fabric", "fd", "host_numa", "peer", "dma_buf"];
 
 impl Settings {
     /// Settings of a text: one `name = value` a line, `#` starts a comment.
@@ -280,6 +297,13 @@ fn size(text: &str) -> Option<u64> {
     text.parse().ok()
 }
 
+fn poison(text: &str) -> Option<Option<u8>> {
+    match text {
+        "none" => Some(None),
+        byte => Some(Some(u8::try_from(number(byte)?).ok()?)),
+    }
+}
+
 fn switch(text: &str) -> Option<bool> {
     match text {
         "0" => Some(false),
@@ -301,15 +325,31 @@ fn list(text: &str) -> Vec<String> {
     text.split(',').map(str::trim).filter(|w| !w.is_empty()).map(str::to_owned).collect()
 }
 
-fn pairs(text: &str) -> Option<BTreeMap<String, f64>> {
-    list(text)
-        .iter()
-        .map(|item| {
-            let (name, value) = item.split_once('=')?;
-            let value: f64 = value.trim().parse().ok()?;
-            (value.is_finite() && value >= 0.0).then(|| (name.trim().to_owned(), value))
-        })
-        .collect()
+/// Names of calls, each of which the driver has.
+fn calls(text: &str) -> Result<Vec<String>, String> {
+    let names = list(text);
+    match names.iter().find(|n| !entry::calls().any(|c| c.name == **n || c.asked == **n)) {
+        Some(unknown) => Err(format!("the driver has no call {unknown:?}")),
+        None => Ok(names),
+    }
+}
+
+/// Costs by the name without its version.
+fn costs(text: &str) -> Result<BTreeMap<String, f64>, String> {
+    let mut costs = BTreeMap::new();
+    for item in list(text) {
+        let accepted = || format!("{item:?}: accepted is CALL=MICROSECONDS");
+        let (name, value) = item.split_once('=').ok_or_else(accepted)?;
+        let value: f64 = value.trim().parse().map_err(|_| accepted())?;
+        if !value.is_finite() || value < 0.0 {
+            return Err(accepted());
+        }
+        let name = name.trim();
+        let call = entry::calls().find(|c| c.name == name || c.asked == name);
+        let call = call.ok_or_else(|| format!("the driver has no call {name:?}"))?;
+        costs.insert(call.asked.to_owned(), value);
+    }
+    Ok(costs)
 }
 
 fn refusals(text: &str) -> Option<BTreeMap<String, u32>> {
@@ -358,5 +398,93 @@ fn script(text: &str) -> Result<Script, String> {
             Script::parse(&read).map_err(|why| format!("{path}: {why}"))
         }
         None => Script::parse(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_and_variables_say_the_same() {
+        let text = "# a machine\ndevices = 3\nmemory = 2GiB\n\nprofile = a100\npoison = 0x5A\n\
+            refuse = rdma=999, fabric=800\nversion = 11020\nwithout = cuMemCreate\n";
+        let text = text.replace("cuMemCreate", "cuCtxGetId");
+        let a = Settings::from_text(&text).expect("text");
+        let pairs = [
+            ("FOREBAY_SIM_DEVICES", "3"),
+            ("FOREBAY_SIM_MEMORY", "2147483648"),
+            ("FOREBAY_SIM_PROFILE", "a100"),
+            ("FOREBAY_SIM_POISON", "90"),
+            ("FOREBAY_SIM_REFUSE", "rdma=999,fabric=800"),
+            ("FOREBAY_SIM_VERSION", "11020"),
+            ("FOREBAY_SIM_WITHOUT", "cuCtxGetId"),
+            ("HOME", "/"),
+        ];
+        let pairs = pairs.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned()));
+        let b = Settings::from_variables(pairs).expect("variables");
+        assert_eq!(format!("{a:?}"), format!("{b:?}"));
+        assert_eq!((a.devices, a.memory, a.poison, a.version), (3, 2 << 30, Some(0x5A), 11020));
+        assert_eq!(a.refuse["rdma"], 999);
+    }
+
+    #[test]
+    fn the_table_tells_the_defaults() {
+        let defaults = format!("{:?}", Settings::default());
+        for setting in TABLE {
+            let mut settings = Settings::default();
+            if let Err(why) = settings.set(setting.name, setting.default) {
+                panic!("{why}");
+            }
+            assert_eq!(format!("{settings:?}"), defaults, "{}", setting.name);
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_read_names_the_line_and_what_is_accepted() {
+        for (text, line, accepted) in [
+            ("devices = 0", 1, "1 to 8"),
+            ("devices = 9", 1, "1 to 8"),
+            ("seed = 1\nmemory = 1XB", 2, "KiB, MiB, GiB or TiB"),
+            ("memory = 0", 1, "bytes"),
+            ("memory = 99999999999TiB", 1, "bytes"),
+            ("profile = h100", 1, "none, a100, laptop or vattn"),
+            ("poison = 256", 1, "a byte"),
+            ("real_delays = yes", 1, "0 or 1"),
+            ("version = 12", 1, "a number, such as 11020"),
+            ("refuse = rdma", 1, "FEATURE=CODE"),
+            ("refuse = rdma=0", 1, "FEATURE=CODE"),
+            ("refuse = gravity=1", 1, "FEATURE=CODE"),
+            ("costs = cuInit", 1, "CALL=MICROSECONDS"),
+            ("costs = cuInit=-1", 1, "CALL=MICROSECONDS"),
+            ("costs = cuNothing=1", 1, "no call \"cuNothing\""),
+            ("without = cuNothing", 1, "no call \"cuNothing\""),
+            ("schedule = never", 1, "late, eager or stepped"),
+            ("faults = fail", 1, "fail CALL"),
+            ("faults = @/nowhere/at/all", 1, "/nowhere/at/all"),
+            ("device = 1", 1, "devices"),
+            ("devices", 1, "NAME = VALUE"),
+        ] {
+            let told = Settings::from_text(text).expect_err(text);
+            assert!(told.starts_with(&format!("line {line}: ")), "{text}: {told}");
+            assert!(told.contains(accepted), "{text}: {told}");
+        }
+        let bad = [("FOREBAY_SIM_SPEED".to_owned(), "9".to_owned())];
+        let told = Settings::from_variables(bad.into_iter()).expect_err("no such setting");
+        assert!(told.starts_with("FOREBAY_SIM_SPEED: no setting \"speed\""), "{told}");
+    }
+
+    #[test]
+    fn the_page_about_it_has_the_table() {
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/simulated-cuda.md");
+        let page = std::fs::read_to_string(page).expect("docs/simulated-cuda.md");
+        for s in TABLE {
+            let default =
+                if s.default.is_empty() { String::new() } else { format!("`{}`", s.default) };
+            let row = format!("| `{}` | {default} | {} | {} |", s.name, s.accepts, s.about);
+            assert!(page.contains(&row), "docs/simulated-cuda.md lacks the row\n{row}");
+        }
+        let rows = page.lines().filter(|l| l.starts_with("| `")).count();
+        assert_eq!(rows, TABLE.len(), "docs/simulated-cuda.md has rows for what is no setting");
     }
 }

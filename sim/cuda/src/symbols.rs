@@ -13,7 +13,7 @@ use crate::settings::Settings;
 pub enum Found {
     /// The function's address.
     Function(*const ()),
-    /// No such name.
+    /// No such name, in no version.
     NoSymbol,
     /// The name is known, but only in versions newer than asked for.
     TooNew,

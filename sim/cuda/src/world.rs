@@ -4,7 +4,7 @@
 //! configured anew, code 3 in a forked child, code 4 once exit handlers run. A world's number
 //! (its generation) tells threads that their stacks belong to an older one.
 
-use crate::cost::{Clock, Model, Work};
+use crate::cost::{self, Clock, Model, Work};
 use crate::engine::Engine;
 use crate::entry::{Call, Needs};
 use crate::journal::Journal;
@@ -100,6 +100,8 @@ pub struct World {
     pub engine: Arc<Engine>,
     /// Calls by name.
     pub counts: BTreeMap<&'static str, u64>,
+    /// The process that it was made in.
+    process: i32,
     /// Destroyed contexts, by handle.
     destroyed: BTreeMap<u64, Arc<ContextState>>,
     next_context: u64,
@@ -146,14 +148,19 @@ fn pid() -> i32 {
     unsafe { libc::getpid() }
 }
 
+/// Whether this is a child of the process that called `cuInit`.
+pub fn is_forked() -> bool {
+    let owner = OWNER.load(Ordering::Acquire);
+    owner != 0 && owner != pid()
+}
+
 /// Why no call may go on: 3 in a child of the process that called `cuInit`, 4 once exit
 /// handlers run. `harmless` calls (names of errors, versions) go on.
 pub fn closed(harmless: bool) -> Option<CUresult> {
     if harmless {
         return None;
     }
-    let owner = OWNER.load(Ordering::Acquire);
-    if owner != 0 && owner != pid() {
+    if is_forked() {
         return Some(CUDA_ERROR_NOT_INITIALIZED);
     }
     EXITING.load(Ordering::Acquire).then_some(CUDA_ERROR_DEINITIALIZED)
@@ -167,6 +174,15 @@ pub fn is_open() -> bool {
 /// Takes the world's lock; makes a world from the variables if there is none yet.
 pub fn lock() -> Locked {
     let mut guard = WORLD.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(old) = guard.take_if(|world| world.process != pid()) {
+        // A child of a process that had not called `cuInit` yet: it begins anew with the same
+        // settings. The old world's threads do not exist here, so nothing of it is ended.
+        *guard = Some(World::with(match &old.settings_error {
+            Some(why) => Err(why.clone()),
+            None => Ok(old.settings.clone()),
+        }));
+        std::mem::forget(old);
+    }
     if guard.is_none() {
         let variables = std::env::vars_os().filter_map(|(name, value)| {
             Some((name.into_string().ok()?, value.to_string_lossy().into_owned()))
@@ -242,6 +258,7 @@ impl World {
             memory,
             engine,
             counts: BTreeMap::new(),
+            process: pid(),
             destroyed: BTreeMap::new(),
             next_context: 0,
             journal,
@@ -330,8 +347,12 @@ impl World {
         stall_ns: u64,
     ) -> CUresult {
         let code = done.err().unwrap_or(CUDA_SUCCESS);
-        let ns = self.model.cost_ns(call.asked, self.work).saturating_add(stall_ns);
+        let ns =
+            self.model.cost_ns(call.asked, self.work, self.clock.now_ns()).saturating_add(stall_ns);
         let now = self.clock.advance_ns(ns);
+        if self.settings.real_delays && ns > 0 {
+            cost::sleep(ns, self.settings.host_lock.as_deref());
+        }
         if self.journal.is_open() {
             let args = args();
             self.journal.write(call.name, &args, code, now);
@@ -352,14 +373,33 @@ impl World {
         let id = self.stack(|stack| stack.last().copied()).unwrap_or(0);
         match self.contexts.get(&id) {
             Some(context) => Ok(context.state.clone()),
-            None if self.destroyed.contains_key(&id) => Err(CUDA_ERROR_CONTEXT_IS_DESTROYED),
+            None if self.destroyed.contains_key(&id) || self.is_idle_primary(id) => {
+                Err(CUDA_ERROR_CONTEXT_IS_DESTROYED)
+            }
             None => Err(CUDA_ERROR_INVALID_CONTEXT),
         }
     }
 
-    /// A live context by handle: else 201.
+    /// A live context by handle: else 201. To pass the handle of a destroyed one is misuse,
+    /// since the real driver may read what is no longer there.
     pub fn context(&mut self, id: u64) -> Result<&mut Context, CUresult> {
+        if let Some(old) = self.destroyed.get(&id).filter(|old| !old.primary) {
+            let story = format!("context {id:#x} of device {} was destroyed before", old.device);
+            misuse::record(misuse::DESTROYED_CONTEXT, story);
+        }
         self.contexts.get_mut(&id).ok_or(CUDA_ERROR_INVALID_CONTEXT)
+    }
+
+    /// Whether a handle is that of a primary context which is not active now.
+    pub fn is_idle_primary(&self, id: u64) -> bool {
+        let known = self.devices.iter().any(|d| self.primary_id(d.ordinal) == id);
+        known && !self.contexts.contains_key(&id)
+    }
+
+    /// Whether a context may become current: a live one, or a primary one that will answer
+    /// 709 until it is active again.
+    pub fn may_be_current(&mut self, id: u64) -> Result<(), CUresult> {
+        if self.is_idle_primary(id) { Ok(()) } else { self.context(id).map(drop) }
     }
 
     /// This thread's stack of contexts, the current one last.

@@ -15,6 +15,7 @@ pub(super) static CALLS: &[Call] = &[
     call!(cuCtxCreate, 2000).without_context(),
     call!(cuCtxCreate_v2, "cuCtxCreate", 3020).without_context(),
     call!(cuCtxCreate_v3, "cuCtxCreate", 11040).without_context(),
+    call!(cuCtxCreate_v4, "cuCtxCreate", 12050).without_context(),
     call!(cuCtxDestroy, 2000).without_context(),
     call!(cuCtxDestroy_v2, "cuCtxDestroy", 4000).without_context(),
     call!(cuCtxPushCurrent, 2000).without_context(),
@@ -46,6 +47,9 @@ unsafe fn create(name: &'static str, to: *mut CUcontext, flags: u32, device: i32
             check_flags(flags)?;
             world.device(device)?;
             let id = world.create_context(device, false, flags);
+            if name == "cuCtxCreate" {
+                world.context(id)?.api_version = 3010;
+            }
             world.stack(|stack| stack.push(id));
             // SAFETY: not null; CUDA asks the caller for a writable place.
             unsafe { *to = id };
@@ -110,6 +114,45 @@ pub unsafe extern "C" fn cuCtxCreate_v3(
     unsafe { create(name, context, flags, device) }
 }
 
+/// What a context is to be, as `cuCtxCreate_v4` takes it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUctxCreateParams {
+    /// Execution affinity, or null.
+    pub execAffinityParams: *const c_void,
+    /// How many there are.
+    pub numExecAffinityParams: i32,
+    /// Graphics sharing, or null.
+    pub cigParams: *const c_void,
+}
+
+/// Makes a context; affinity (224) and graphics sharing (801) are not had here.
+///
+/// # Safety
+///
+/// `context` is null or a place for a handle, `parameters` null or readable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuCtxCreate_v4(
+    context: *mut CUcontext,
+    parameters: *const CUctxCreateParams,
+    flags: u32,
+    device: CUdevice,
+) -> CUresult {
+    let name = "cuCtxCreate_v4";
+    // SAFETY: null or readable by the caller's promise.
+    let asked = unsafe { parameters.as_ref() };
+    let refused = asked.and_then(|p| match p {
+        p if !p.execAffinityParams.is_null() => Some(CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY),
+        p if !p.cigParams.is_null() => Some(CUDA_ERROR_NOT_SUPPORTED),
+        _ => None,
+    });
+    if let Some(code) = refused {
+        return enter(name, || format!("parameters={asked:?}"), |_| Err(code));
+    }
+    // SAFETY: the caller's promise.
+    unsafe { create(name, context, flags, device) }
+}
+
 /// Ends a context once its work is done; pops it if it is this thread's current one.
 fn destroy(name: &'static str, context: CUcontext) -> CUresult {
     enter_waiting(
@@ -160,7 +203,7 @@ fn push(name: &'static str, context: CUcontext) -> CUresult {
             if context == 0 {
                 return Err(CUDA_ERROR_INVALID_VALUE);
             }
-            world.context(context)?;
+            world.may_be_current(context)?;
             world.stack(|stack| stack.push(context));
             Ok(())
         },
@@ -220,7 +263,7 @@ pub extern "C" fn cuCtxSetCurrent(context: CUcontext) -> CUresult {
         || format!("context={context:#x}"),
         |world| {
             if context != 0 {
-                world.context(context)?;
+                world.may_be_current(context)?;
             }
             world.stack(|stack| {
                 stack.pop();

@@ -12,6 +12,7 @@ pub mod device;
 pub mod event;
 pub mod init;
 pub mod launch;
+pub mod limits;
 pub mod memory;
 pub mod mempool;
 pub mod pointer;
@@ -32,6 +33,7 @@ pub static TABLES: &[&[Call]] = &[
     event::CALLS,
     init::CALLS,
     launch::CALLS,
+    limits::CALLS,
     memory::CALLS,
     mempool::CALLS,
     pointer::CALLS,

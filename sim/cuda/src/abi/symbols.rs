@@ -42,7 +42,8 @@ unsafe fn look_up(
         let asked = text.filter(|t| !t.is_empty()).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let known = flags <= (LEGACY_STREAM | PER_THREAD_DEFAULT_STREAM) && flags != 3;
         let version = u32::try_from(version).unwrap_or(0);
-        if function.is_null() || !known || version == 0 {
+        let newer = version > world.settings.version;
+        if function.is_null() || !known || version == 0 || newer {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         let found = search(&world.settings, asked, version, flags & PER_THREAD_DEFAULT_STREAM != 0);
@@ -58,7 +59,9 @@ unsafe fn look_up(
                 *status = said;
             }
         }
-        if said == 0 { Ok(()) } else { Err(CUDA_ERROR_NOT_FOUND) }
+        // The first form has nowhere else to say it.
+        let silent = said != 0 && name == "cuGetProcAddress";
+        if silent { Err(CUDA_ERROR_NOT_FOUND) } else { Ok(()) }
     })
 }
 
@@ -79,7 +82,8 @@ pub unsafe extern "C" fn cuGetProcAddress(
     unsafe { look_up("cuGetProcAddress", symbol, function, version, flags, status) }
 }
 
-/// Finds a function by name, version and flags, and says why when there is none.
+/// Finds a function by name, version and flags. Succeeds with a null pointer when there is
+/// none, and says in `status` why; 1 for a version newer than the driver's.
 ///
 /// # Safety
 ///
