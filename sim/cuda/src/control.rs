@@ -152,7 +152,14 @@ pub fn report() -> String {
 /// The report's file, and misuse on standard error, as the process ends.
 pub fn write_report_at_exit() {
     let _ = guarded(|| {
-        let path = world::lock().settings.report.clone();
+        let (path, leaks) = {
+            let world = world::lock();
+            let leaks = world.settings.leaks.then(|| world.memory.clone());
+            (world.settings.report.clone(), leaks)
+        };
+        if let Some(memory) = leaks {
+            memory.record_leaks();
+        }
         if let Some(path) = path
             && let Err(e) = std::fs::write(&path, report() + "\n")
         {

@@ -4,6 +4,7 @@
 //!
 //! ```text
 //! fail CALL with CODE [#N | from #N] [once | always]
+//! lose CALL with CODE [#N | from #N] [once | always]
 //! stall CALL TIME [#N | from #N] [once | always]
 //! ```
 //!
@@ -13,19 +14,21 @@
 //! and what follows. Without either, `fail` means the first call and `stall` all of them; `once`
 //! and `always` say otherwise. `CODE` is a number or a name such as `CUDA_ERROR_OUT_OF_MEMORY`;
 //! `TIME` is a number with `us`, `ms` or `s`. Words may come in any order after the call; what
-//! starts with `# ` or `//` is a comment. A failed call does nothing else; a stalled one takes
-//! longer on the virtual clock, and in truth where delays are real.
+//! starts with `# ` or `//` is a comment. A failed call does nothing else. At a call that
+//! is lost the current context fails for good: the code sticks, as after a fault of its work. A
+//! stalled call takes longer on the virtual clock, and in truth where delays are real.
 
 use crate::results::RESULTS;
 
 /// What is accepted, for messages.
 pub const FORM: &str = "accepted is: fail CALL|any with CODE [#N | from #N] [once | always], \
-     or: stall CALL|any TIME [#N | from #N] [once | always]";
+     or: lose (the same), or: stall CALL|any TIME [#N | from #N] [once | always]";
 
 /// What a statement does to a call.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Effect {
     Fail(u32),
+    Lose(u32),
     Stall(u64),
 }
 
@@ -54,6 +57,8 @@ pub struct Script {
 pub struct Verdict {
     /// The code to answer, if it fails.
     pub fail: Option<u32>,
+    /// The code that sticks to the current context from now on.
+    pub lose: Option<u32>,
     /// Nanoseconds that it takes longer.
     pub stall_ns: u64,
 }
@@ -96,6 +101,7 @@ impl Script {
             s.spent = !s.always;
             match s.effect {
                 Effect::Fail(code) => verdict.fail = verdict.fail.or(Some(code)),
+                Effect::Lose(code) => verdict.lose = verdict.lose.or(Some(code)),
                 Effect::Stall(ns) => verdict.stall_ns = verdict.stall_ns.saturating_add(ns),
             }
         }
@@ -107,7 +113,7 @@ fn statement(text: &str) -> Result<Statement, String> {
     let mut words = text.split_whitespace().peekable();
     let verb = words.next().unwrap_or_default();
     let fails = match verb {
-        "fail" => true,
+        "fail" | "lose" => true,
         "stall" => false,
         _ => return Err(format!("no statement starts with {verb:?}")),
     };
@@ -120,7 +126,9 @@ fn statement(text: &str) -> Result<Statement, String> {
         let again = match word {
             "with" if fails => {
                 let code = words.next().ok_or("no code follows \"with\"")?;
-                effect.replace(Effect::Fail(code_of(code)?)).is_some()
+                let code = code_of(code)?;
+                let kind = if verb == "fail" { Effect::Fail } else { Effect::Lose };
+                effect.replace(kind(code)).is_some()
             }
             "once" | "always" => always.replace(word == "always").is_some(),
             "from" => {
@@ -219,6 +227,15 @@ mod tests {
         let mut script = Script::parse(text).expect("a script");
         let mut next = || script.consult("cuInit", "cuInit", true).stall_ns;
         assert_eq!([next(), next(), next()], [1_002_000_000, 2_010_000, 2_000_000]);
+    }
+
+    #[test]
+    fn a_context_can_be_lost() {
+        let mut script = Script::parse("lose cuInit #2 with 700").expect("a script");
+        let mut next = || script.consult("cuInit", "cuInit", true);
+        assert_eq!(next(), Verdict::default());
+        assert_eq!(next(), Verdict { lose: Some(700), ..Verdict::default() });
+        assert_eq!(next(), Verdict::default());
     }
 
     #[test]

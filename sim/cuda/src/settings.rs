@@ -79,6 +79,8 @@ pub struct Settings {
     pub journal: Option<String>,
     /// A file for the report at exit.
     pub report: Option<String>,
+    /// Whether memory that is not given back at exit is misuse.
+    pub leaks: bool,
     /// The mapping budget.
     pub mappings: u64,
     /// Bytes of address space for reservations.
@@ -124,6 +126,7 @@ impl Default for Settings {
             unknown: Vec::new(),
             journal: None,
             report: None,
+            leaks: false,
             mappings: 523_404,
             address_space: 128 << 40,
             version: 12_080,
@@ -199,6 +202,8 @@ settings! {
         |s, t| put(&mut s.journal, Some(file(t)));
     "report", "", "a file", "the report, written at exit",
         |s, t| put(&mut s.report, Some(file(t)));
+    "leaks", "0", "0 or 1", "memory that is not given back at exit is misuse",
+        |s, t| put(&mut s.leaks, switch(t));
     "mappings", "523404", "a number", "mappings that a context's driver allows",
         |s, t| put(&mut s.mappings, number(t));
     "address_space", "128TiB", "bytes, or a number with KiB, MiB, GiB or TiB",

@@ -316,6 +316,9 @@ impl World {
         let verdict =
             self.settings.faults.consult(call.name, call.asked, call.needs != Needs::Nothing);
         *stall_ns = verdict.stall_ns;
+        if let (Some(code), Ok(state)) = (verdict.lose, self.current_context()) {
+            state.fail(code);
+        }
         if let Some(code) = verdict.fail {
             return Err(code);
         }
@@ -419,6 +422,22 @@ impl World {
         handle(self.generation, 1 + ordinal as u64)
     }
 
+    /// Tells memory which devices reach which: those with a context that has a peer there.
+    pub fn refresh_peers(&self) {
+        let device = |id: &u64| self.contexts.get(id).map(|c| c.state.device);
+        let pairs: Vec<(i32, i32)> = self
+            .contexts
+            .values()
+            .flat_map(|c| c.peers.iter().filter_map(|p| Some((c.state.device, device(p)?))))
+            .collect();
+        for accessor in 0..self.devices.len() as i32 {
+            for owner in (0..self.devices.len() as i32).filter(|owner| *owner != accessor) {
+                let may = pairs.contains(&(accessor, owner));
+                self.memory.set_peer(accessor as u32, owner as u32, may);
+            }
+        }
+    }
+
     /// Makes a context; not yet current anywhere.
     pub fn create_context(&mut self, device: i32, primary: bool, flags: u32) -> u64 {
         let id = if primary {
@@ -459,6 +478,7 @@ impl World {
             other.peers.retain(|peer| *peer != id);
         }
         self.destroyed.insert(id, context.state);
+        self.refresh_peers();
     }
 }
 

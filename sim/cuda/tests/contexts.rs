@@ -291,3 +291,53 @@ fn refused_peers_answer_their_code() {
     assert_eq!(can, 0);
     assert_eq!(cu!(cuCtxEnablePeerAccess(other, 0)), 711);
 }
+
+#[test]
+fn an_error_sticks_to_its_context() {
+    let sim = Sim::start("devices = 2");
+    let (other, own) = (create(1), create(0));
+    assert_eq!(cu!(cuCtxSynchronize()), 0);
+    sim.script("lose cuCtxSynchronize with 700");
+    let (mut flags, mut least) = (0, 0);
+    assert_eq!(cu!(cuCtxSynchronize()), 700);
+    assert_eq!(cu!(cuCtxSynchronize()), 700);
+    assert_eq!(cu!(cuCtxGetFlags(&raw mut flags)), 700);
+    assert_eq!(cu!(cuCtxEnablePeerAccess(other, 0)), 700);
+    assert_eq!(cu!(cuCtxGetStreamPriorityRange(&raw mut least, &raw mut least)), 700);
+    row("an illegal access sticks: later calls in that context answer 700", H);
+    assert_eq!(current_device(), Ok(0));
+    assert_eq!(current(), own);
+    row("cuCtxGetCurrent and cuCtxGetDevice still answer in a failed context", "assumption");
+    assert_eq!(cu!(cuCtxSetCurrent(other)), 0);
+    assert_eq!(cu!(cuCtxSynchronize()), 0);
+    row("an error sticks to one context, another one goes on", "assumption");
+    sim.script("lose any with 719 from #2 always");
+    assert_eq!(cu!(cuCtxSynchronize()), 0);
+    assert_eq!(cu!(cuCtxSynchronize()), 719);
+    sim.script("");
+    assert_eq!(cu!(cuCtxDestroy_v2(own)), 0);
+    assert_eq!(cu!(cuCtxSetCurrent(create(0))), 0);
+    assert_eq!(cu!(cuCtxSynchronize()), 0);
+    row("a failed context can be destroyed, and a new one works", "assumption");
+}
+
+#[test]
+fn the_first_error_stays() {
+    let sim = Sim::start("");
+    create(0);
+    sim.script("lose cuCtxSynchronize with 700 #1\nlose cuCtxSynchronize with 719 #2");
+    assert_eq!(cu!(cuCtxSynchronize()), 700);
+    assert_eq!(cu!(cuCtxSynchronize()), 700);
+}
+
+#[test]
+fn a_reset_clears_a_primary_contexts_error() {
+    let sim = Sim::start("faults = lose cuCtxSynchronize with 700");
+    sim.primary(0);
+    assert_eq!(cu!(cuCtxSynchronize()), 700);
+    assert_eq!(cu!(cuDevicePrimaryCtxReset_v2(0)), 0);
+    let mut context = 0;
+    assert_eq!(cu!(cuDevicePrimaryCtxRetain(&raw mut context, 0)), 0);
+    assert_eq!(cu!(cuCtxSynchronize()), 0);
+    row("a reset of the primary context clears its error", "assumption");
+}

@@ -252,6 +252,7 @@ pub extern "C" fn cuCtxEnablePeerAccess(peer: CUcontext, flags: u32) -> CUresult
             return Err(CUDA_ERROR_TOO_MANY_PEERS);
         }
         peers.push(peer);
+        world.refresh_peers();
         Ok(())
     })
 }
@@ -268,6 +269,7 @@ pub extern "C" fn cuCtxDisablePeerAccess(peer: CUcontext) -> CUresult {
             let peers = &mut world.context(own)?.peers;
             let at = peers.iter().position(|p| *p == peer);
             peers.swap_remove(at.ok_or(CUDA_ERROR_PEER_ACCESS_NOT_ENABLED)?);
+            world.refresh_peers();
             Ok(())
         },
     )

@@ -26,6 +26,12 @@ impl Memory {
         Vec::new()
     }
 
+    /// Whether `accessor` may reach plain memory of `owner`, both devices.
+    pub fn set_peer(&self, _accessor: u32, _owner: u32, _may: bool) {}
+
+    /// Records what is not given back as misuse, `leak at exit`.
+    pub fn record_leaks(&self) {}
+
     /// A context is gone: its plain allocations go with it. Handles from `cuMemCreate` stay.
     pub fn context_destroyed(&self, _context: u64) {}
 }

@@ -6,6 +6,8 @@
 
 #![allow(dead_code, unused_macros, unused_imports, reason = "each test program uses a part")]
 
+pub mod child;
+
 use std::ffi::{CString, c_char, c_void};
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
