@@ -260,3 +260,57 @@ fn run(
     };
     guard.end(call, args, done, stall_ns)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn recorded(kind: &str, part: &str) -> bool {
+        misuse::all().0.iter().any(|m| m.kind == kind && m.text.contains(part))
+    }
+
+    #[test]
+    fn a_panic_is_code_999_and_the_world_goes_on() {
+        let code = enter("cuDriverGetVersion", String::new, |_| panic!("on purpose"));
+        assert_eq!(code, CUDA_ERROR_UNKNOWN);
+        assert!(recorded(misuse::MISTAKE, "cuDriverGetVersion: on purpose"));
+        let code = enter_waiting("cuDriverGetVersion", String::new, |_| {
+            Ok(Wait::on(|| Ok(())).then(|_| panic!("afterwards")))
+        });
+        assert_eq!(code, CUDA_ERROR_UNKNOWN);
+        assert_eq!(enter("cuDriverGetVersion", String::new, |_| Ok(())), CUDA_SUCCESS);
+    }
+
+    #[test]
+    fn a_call_without_a_row_is_a_mistake_of_the_simulation() {
+        assert_eq!(enter("cuNothing", String::new, |_| Ok(())), CUDA_ERROR_UNKNOWN);
+        assert!(recorded(misuse::MISTAKE, "cuNothing is not in the table"));
+    }
+
+    #[test]
+    fn waits_come_in_order_and_stop_at_the_first_failure() {
+        let (say, heard) = std::sync::mpsc::channel();
+        let step = |name: &'static str, result: Result<(), CUresult>| {
+            let say = say.clone();
+            move || {
+                say.send(name).expect("a listener");
+                result
+            }
+        };
+        let after = |name: &'static str| {
+            let mut step = step(name, Ok(()));
+            move |_: &mut World| step()
+        };
+        let run = |wait: Wait| {
+            let code = enter_waiting("cuDriverGetVersion", String::new, |_| Ok(wait));
+            (code, heard.try_iter().collect::<Vec<_>>())
+        };
+        let both = Wait::on(step("a", Ok(()))).then(after("c")).and(Wait::on(step("b", Ok(()))));
+        assert_eq!(run(both.then(after("d"))), (0, vec!["a", "b", "c", "d"]));
+        let fails = Wait::on(step("a", Err(700))).and(Wait::on(step("b", Ok(()))));
+        assert_eq!(run(fails.then(after("c"))), (700, vec!["a"]));
+        let quiet = Wait::on(step("a", Err(700))).even_if_failed().then(after("b"));
+        assert_eq!(run(quiet), (0, vec!["a", "b"]));
+        assert_eq!(run(Wait::nothing().then(after("a"))), (0, vec!["a"]));
+    }
+}

@@ -108,7 +108,7 @@ results! {
     CUDA_ERROR_CDP_NOT_SUPPORTED = 811, "cdp not supported";
     CUDA_ERROR_CDP_VERSION_MISMATCH = 812, "cdp version mismatch";
     CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED = 900, "operation not permitted when stream is capturing";
-    CUDA_ERROR_STREAM_CAPTURE_INVALIDATED = 901, "operation failed due to a previous error during capture";
+    CUDA_ERROR_STREAM_CAPTURE_INVALIDATED = 901, "operation failed due to a previous capture error";
     CUDA_ERROR_STREAM_CAPTURE_MERGE = 902, "stream capture merge";
     CUDA_ERROR_STREAM_CAPTURE_UNMATCHED = 903, "stream capture unmatched";
     CUDA_ERROR_STREAM_CAPTURE_UNJOINED = 904, "stream capture unjoined";

@@ -341,3 +341,27 @@ fn a_reset_clears_a_primary_contexts_error() {
     assert_eq!(cu!(cuCtxSynchronize()), 0);
     row("a reset of the primary context clears its error", "assumption");
 }
+
+#[test]
+fn threads_make_and_destroy_contexts_at_once() {
+    let sim = Sim::start("devices = 2");
+    let threads: Vec<_> = (0..4)
+        .map(|thread| {
+            std::thread::spawn(move || {
+                let mut last = 0;
+                for round in 0..100 {
+                    let context = create((thread + round) % 2);
+                    assert!(context != last && current() == context);
+                    assert_eq!(cu!(cuCtxSynchronize()), 0);
+                    assert_eq!(cu!(cuCtxDestroy_v2(context)), 0);
+                    assert_eq!(current(), 0);
+                    last = context;
+                }
+            })
+        })
+        .collect();
+    for thread in threads {
+        thread.join().expect("the thread");
+    }
+    assert_eq!((sim.live("contexts"), sim.calls("cuCtxDestroy_v2")), (0, 400));
+}

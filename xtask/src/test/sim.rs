@@ -13,6 +13,8 @@ use std::path::{Path, PathBuf};
 
 const PACKAGE: &str = "forebay_simcuda";
 const SONAME: &str = "libcuda.so.1";
+/// The page that lists what is only assumed of the real driver.
+const ASSUMPTIONS: &str = "docs/gpu-verification.md";
 
 /// Builds the simulated driver and puts it at `target/sim/libcuda.so.1`; answers the folder.
 /// A run that is under way keeps the file it has: the new one takes its name.
@@ -59,10 +61,29 @@ pub fn run(options: Options) -> Tally {
     }
     cargo::run_counted(&mut command, &mut tally);
     match proc::read(&rows) {
-        Ok(text) => println!("\n{}", list_of_rows(&text)),
+        Ok(text) => {
+            println!("\n{}", list_of_rows(&text));
+            let page = proc::read(ASSUMPTIONS);
+            tally.check("sim::assumptions", page.and_then(|page| judge_assumptions(&text, &page)));
+        }
         Err(why) => tally.check("sim::rows", Err(why)),
     }
     tally
+}
+
+/// Rules that no source settles stand on the page about verification, each as a row of its own.
+fn judge_assumptions(rows: &str, page: &str) -> Outcome<()> {
+    let mut missing: Vec<&str> = rows
+        .lines()
+        .filter_map(|line| line.strip_suffix("\tassumption"))
+        .filter(|row| !page.lines().any(|line| line.starts_with(&format!("| {row} |"))))
+        .collect();
+    missing.sort_unstable();
+    missing.dedup();
+    match missing.len() {
+        0 => Ok(()),
+        n => Err(format!("{n} not in {ASSUMPTIONS}: {}", missing.join("; "))),
+    }
 }
 
 /// Shows what a program says of the library to `judge`.
@@ -135,6 +156,14 @@ mod tests {
         let text = "b\tH\na\tH\nb\tH\nc\tI: x#1\n";
         let told = list_of_rows(text);
         assert!(told.ends_with("H\n  a\n  b\nI: x#1\n  c\n3 rows\n"), "{told}");
+    }
+
+    #[test]
+    fn an_assumption_must_stand_on_the_page() {
+        let rows = "a\tassumption\nb\tH\nc\tassumption\n";
+        assert_eq!(judge_assumptions(rows, "| a | x |\n| c | y |\n"), Ok(()));
+        let told = judge_assumptions(rows, "| a | x |\nc\n| b | y |\n");
+        assert!(told.is_err_and(|why| why.starts_with("1 not in") && why.ends_with(": c")));
     }
 
     #[test]

@@ -52,8 +52,8 @@ pub unsafe extern "C" fn cuCtxGetApiVersion(context: CUcontext, version: *mut u3
         || format!("context={context:#x}"),
         |world| {
             let to = place(version)?;
-            // An inactive primary context is known all the same: its version is asked before a reset
-            // is noticed.
+            // An inactive primary context is known all the same: runtimes ask for its version to
+            // learn whether a handle is worth anything.
             let known = if world.is_idle_primary(context) {
                 3020
             } else {
