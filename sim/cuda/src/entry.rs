@@ -298,7 +298,7 @@ mod tests {
             }
         };
         let after = |name: &'static str| {
-            let mut step = step(name, Ok(()));
+            let step = step(name, Ok(()));
             move |_: &mut World| step()
         };
         let run = |wait: Wait| {
