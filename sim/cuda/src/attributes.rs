@@ -143,7 +143,7 @@ static FIXED: &[(u32, i32)] = &[
 
 /// The value of an attribute; `None` for a number that is no attribute.
 pub fn value(settings: &Settings, ordinal: i32, attribute: u32) -> Option<i32> {
-    let allowed = |feature: &str| i32::from(!settings.refuse.contains_key(feature));
+    let allowed = |feature: &str| i32::from(!settings.lacks.iter().any(|f| f == feature));
     let vmm = allowed("vmm");
     Some(match attribute {
         33 => bus(ordinal),
@@ -155,7 +155,7 @@ pub fn value(settings: &Settings, ordinal: i32, attribute: u32) -> Option<i32> {
         110 => vmm & allowed("rdma"),
         116 => allowed("rdma"),
         119 => vmm & allowed("fd"),
-        124 => vmm & allowed("fd"),
+        124 => vmm & allowed("fd") & allowed("dma_buf"),
         128 => vmm & i32::from(settings.fabric) & allowed("fabric"),
         141 => vmm & allowed("host_numa"),
         // Known from CUDA 13 on.

@@ -97,7 +97,10 @@ pub struct Settings {
     pub peers: u32,
     /// Whether the CPU may touch device memory that some device may access.
     pub cpu_access: bool,
-    /// Features that are refused, each with its code.
+    /// Features that the devices do not have and do not advertise.
+    pub lacks: Vec<String>,
+    /// Features that are refused where they are used, each with its code: those of `refuse`,
+    /// which stay advertised, and with 801 those of `lacks`.
     pub refuse: BTreeMap<String, u32>,
     /// Whether the driver can record an event over a whole context.
     pub context_events: bool,
@@ -135,6 +138,7 @@ impl Default for Settings {
             granularity: 2 << 20,
             peers: 8,
             cpu_access: true,
+            lacks: Vec::new(),
             refuse: BTreeMap::new(),
             context_events: true,
             fabric: false,
@@ -221,8 +225,11 @@ settings! {
         |s, t| put(&mut s.peers, t.parse().ok());
     "cpu_access", "1", "0 or 1", "the CPU may touch device memory that a device may access",
         |s, t| put(&mut s.cpu_access, switch(t));
+    "lacks", "", "FEATURE, comma separated",
+        "features that are not advertised, and 801 where they are used: see refuse",
+        |s, t| put(&mut s.lacks, lacks(t));
     "refuse", "", "FEATURE=CODE, comma separated",
-        "features that are refused: init, vmm, rdma, fabric, fd, host_numa, peer, dma_buf",
+        "advertised, yet refused in use: init, vmm, rdma, fabric, fd, host_numa, peer, dma_buf",
         |s, t| put(&mut s.refuse, refusals(t));
     "context_events", "1", "0 or 1", "cuCtxRecordEvent and cuCtxWaitEvent are there",
         |s, t| put(&mut s.context_events, switch(t));
@@ -254,7 +261,7 @@ impl Settings {
             };
             settings.set(name.trim(), value.trim()).map_err(told)?;
         }
-        Ok(settings)
+        Ok(settings.finished())
     }
 
     /// Settings of variables `FOREBAY_SIM_*`.
@@ -268,7 +275,15 @@ impl Settings {
                 settings.set(&short.to_lowercase(), value.trim()).map_err(told)?;
             }
         }
-        Ok(settings)
+        Ok(settings.finished())
+    }
+
+    /// What is lacking is refused as well.
+    fn finished(mut self) -> Settings {
+        for feature in &self.lacks {
+            self.refuse.entry(feature.clone()).or_insert(801);
+        }
+        self
     }
 
     /// Sets one by name.
@@ -355,6 +370,12 @@ fn costs(text: &str) -> Result<BTreeMap<String, f64>, String> {
         costs.insert(call.asked.to_owned(), value);
     }
     Ok(costs)
+}
+
+fn lacks(text: &str) -> Option<Vec<String>> {
+    let names = list(text);
+    let known = |name: &String| *name != "init" && FEATURES.contains(&name.as_str());
+    names.iter().all(known).then_some(names)
 }
 
 fn refusals(text: &str) -> Option<BTreeMap<String, u32>> {
@@ -460,6 +481,7 @@ mod tests {
             ("refuse = rdma", 1, "FEATURE=CODE"),
             ("refuse = rdma=0", 1, "FEATURE=CODE"),
             ("refuse = gravity=1", 1, "FEATURE=CODE"),
+            ("lacks = init", 1, "FEATURE"),
             ("costs = cuInit", 1, "CALL=MICROSECONDS"),
             ("costs = cuInit=-1", 1, "CALL=MICROSECONDS"),
             ("costs = cuNothing=1", 1, "no call \"cuNothing\""),

@@ -15,6 +15,7 @@ use crate::settings::{Settings, UNKNOWN_CODE};
 use crate::symbols;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -118,7 +119,10 @@ static CONTEXTS: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
     /// The world that the stack belongs to, and the stack; the current context is last.
-    static STACK: RefCell<(u64, Vec<u64>)> = const { RefCell::new((0, Vec::new())) };
+    /// Never dropped: exit hooks of a thread may still call the driver, after the language's
+    /// own thread-locals are gone. A thread leaves its few bytes behind.
+    static STACK: ManuallyDrop<RefCell<(u64, Vec<u64>)>> =
+        const { ManuallyDrop::new(RefCell::new((0, Vec::new()))) };
 }
 
 /// The world's lock, held.
@@ -283,6 +287,11 @@ impl World {
     /// The code that a feature is refused with, if it is.
     pub fn refused(&self, feature: &str) -> Option<CUresult> {
         self.settings.refuse.get(feature).copied()
+    }
+
+    /// Whether the devices advertise a feature.
+    pub fn has(&self, feature: &str) -> bool {
+        !self.settings.lacks.iter().any(|f| f == feature)
     }
 
     /// Adds to what the call does, for its cost.

@@ -283,13 +283,19 @@ fn peers_are_enabled_one_way_and_once() {
 }
 
 #[test]
-fn refused_peers_answer_their_code() {
-    let _sim = Sim::start("devices = 2\nrefuse = peer=711");
-    let (other, _own) = (create(1), create(0));
-    let mut can = 9;
-    assert_eq!(cu!(cuDeviceCanAccessPeer(&raw mut can, 0, 1)), 0);
-    assert_eq!(can, 0);
-    assert_eq!(cu!(cuCtxEnablePeerAccess(other, 0)), 711);
+fn peers_may_be_lacking_or_refused() {
+    let seen = |settings: &str| {
+        let _sim = Sim::start(settings);
+        let (other, _own) = (create(1), create(0));
+        let (mut can, mut reach) = (9, 9);
+        assert_eq!(cu!(cuDeviceCanAccessPeer(&raw mut can, 0, 1)), 0);
+        assert_eq!(cu!(cuDeviceGetP2PAttribute(&raw mut reach, 2, 0, 1)), 0);
+        (can, reach, cu!(cuCtxEnablePeerAccess(other, 0)))
+    };
+    assert_eq!(seen("devices = 2"), (1, 1, 0));
+    assert_eq!(seen("devices = 2\nrefuse = peer=711"), (1, 1, 711));
+    assert_eq!(seen("devices = 2\nlacks = peer"), (0, 0, 217));
+    row("cuCtxEnablePeerAccess where cuDeviceCanAccessPeer says no: 217", H);
 }
 
 #[test]
@@ -364,4 +370,29 @@ fn threads_make_and_destroy_contexts_at_once() {
         thread.join().expect("the thread");
     }
     assert_eq!((sim.live("contexts"), sim.calls("cuCtxDestroy_v2")), (0, 400));
+}
+
+#[test]
+fn a_thread_that_ends_may_still_call() {
+    let _sim = Sim::start("");
+    let context = create(0);
+    static SEEN: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+    /// Runs after the thread's own thread-locals are gone.
+    extern "C" fn last(_: *mut std::ffi::c_void) {
+        let before = current();
+        assert_eq!(cu!(cuCtxPushCurrent_v2(before)), 0);
+        let device = current_device().map_or(1000, |device| device as u64);
+        SEEN.store(before + device, std::sync::atomic::Ordering::SeqCst);
+    }
+    let mut key = 0;
+    // SAFETY: a key of this process with a destructor that lives as long as the program.
+    assert_eq!(unsafe { libc::pthread_key_create(&raw mut key, Some(last)) }, 0);
+    std::thread::spawn(move || {
+        // SAFETY: the key exists; the value is never followed.
+        assert_eq!(unsafe { libc::pthread_setspecific(key, 8 as *const _) }, 0);
+        assert_eq!(cu!(cuCtxSetCurrent(context)), 0);
+    })
+    .join()
+    .expect("the thread");
+    assert_eq!(SEEN.load(std::sync::atomic::Ordering::SeqCst), context);
 }

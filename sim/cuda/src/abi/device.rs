@@ -265,7 +265,7 @@ pub unsafe extern "C" fn cuDeviceGetByPCIBusId(
     )
 }
 
-/// Whether a device can reach another's memory: any other can, unless peers are refused.
+/// Whether a device can reach another's memory: any other can, unless peers are lacking.
 ///
 /// # Safety
 ///
@@ -283,7 +283,7 @@ pub unsafe extern "C" fn cuDeviceCanAccessPeer(
             let can = place(can)?;
             world.device(device)?;
             world.device(peer)?;
-            let yes = device != peer && world.refused("peer").is_none();
+            let yes = device != peer && world.has("peer");
             // SAFETY: not null; CUDA asks the caller for a writable place.
             unsafe { *can = i32::from(yes) };
             Ok(())
@@ -311,7 +311,7 @@ pub unsafe extern "C" fn cuDeviceGetP2PAttribute(
         if from == to {
             return Err(CUDA_ERROR_INVALID_DEVICE);
         }
-        let reach = i32::from(world.refused("peer").is_none());
+        let reach = i32::from(world.has("peer"));
         let found = match attribute {
             1 => 0,
             2 | 4 => reach,

@@ -238,7 +238,7 @@ pub extern "C" fn cuCtxEnablePeerAccess(peer: CUcontext, flags: u32) -> CUresult
         if other.id == own.id {
             return Err(CUDA_ERROR_INVALID_CONTEXT);
         }
-        if other.device == own.device {
+        if other.device == own.device || !world.has("peer") {
             return Err(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
         }
         if let Some(code) = world.refused("peer") {
