@@ -2,6 +2,8 @@
 
 mod common;
 use common::{Sim, row, symbol};
+use forebay_simcuda::entry::Needs;
+use std::collections::BTreeSet;
 use std::ffi::{CStr, CString, c_void};
 use std::ptr::null_mut;
 
@@ -98,6 +100,78 @@ fn a_driver_may_lack_a_function() {
     assert_eq!(look("cuCtxGetId", 12000, 0), (0, null_mut(), 1));
     assert_eq!(cu!(cuCtxGetId(0, &raw mut id)), 801);
     assert_eq!(look("cuCtxCreate", 12000, 0), (0, symbol("cuCtxCreate_v2"), 0));
+}
+
+/// Names of the functions that the library's file exports.
+fn exported() -> BTreeSet<String> {
+    let file = std::fs::read(common::library_path()).expect("the library");
+    assert_eq!(&file[..6], b"\x7fELF\x02\x01", "a 64-bit little-endian ELF file");
+    let number = |at: usize, bytes: usize| {
+        file[at..at + bytes].iter().rev().fold(0, |n, byte| n << 8 | usize::from(*byte))
+    };
+    let (table, size, count) = (number(0x28, 8), number(0x3A, 2), number(0x3C, 2));
+    let section = |i: usize| table + i * size;
+    const DYNAMIC_SYMBOLS: usize = 11;
+    let symbols = (0..count).map(section).find(|s| number(s + 4, 4) == DYNAMIC_SYMBOLS);
+    let symbols = symbols.expect("a table of dynamic symbols");
+    let names = number(section(number(symbols + 0x28, 4)) + 0x18, 8);
+    let (start, length) = (number(symbols + 0x18, 8), number(symbols + 0x20, 8));
+    (start..start + length)
+        .step_by(24)
+        .filter(|at| number(at + 4, 1) & 15 == 2 && number(at + 6, 2) != 0)
+        .map(|at| {
+            let name = &file[names + number(at, 4)..];
+            let end = name.iter().position(|byte| *byte == 0).expect("a zero byte");
+            String::from_utf8(name[..end].to_vec()).expect("UTF-8")
+        })
+        .collect()
+}
+
+#[test]
+fn the_table_has_every_exported_function() {
+    let mut exported = exported();
+    exported.retain(|name| !name.starts_with("forebay_sim_"));
+    let table: BTreeSet<String> =
+        forebay_simcuda::entry::calls().map(|c| c.name.to_owned()).collect();
+    assert_eq!(exported.difference(&table).collect::<Vec<_>>(), Vec::<&String>::new());
+    assert_eq!(table.difference(&exported).collect::<Vec<_>>(), Vec::<&String>::new());
+}
+
+/// Calls with nothing but null pointers and zeros.
+fn call_with_zeros(name: &str) -> u32 {
+    type Any = unsafe extern "C" fn(u64, u64, u64, u64, u64, u64, u64, u64, u64, u64) -> u32;
+    // SAFETY: a C function takes what it needs of the integers that it is given.
+    unsafe {
+        let function = std::mem::transmute::<*mut c_void, Any>(symbol(name));
+        function(0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+    }
+}
+
+#[test]
+fn no_call_follows_a_null_pointer() {
+    for call in forebay_simcuda::entry::calls() {
+        let mut sim = Sim::start("version = 13000\nmemory = 64MiB");
+        sim.forgive_misuse();
+        sim.primary(0);
+        let code = call_with_zeros(call.name);
+        assert!(code < 1000, "{}: {code}", call.name);
+        assert_eq!(sim.calls(call.name), if call.name == "cuInit" { 2 } else { 1 });
+    }
+}
+
+#[test]
+fn every_call_is_counted_under_its_own_name_and_bears_nulls() {
+    // Before cuInit nothing is looked at; what may come before it refuses null pointers.
+    for call in forebay_simcuda::entry::calls().filter(|c| c.name != "cuInit") {
+        let sim = Sim::configured("version = 13000");
+        let code = call_with_zeros(call.name);
+        match call.needs {
+            Needs::Nothing => assert!([0, 1, 500].contains(&code), "{}: {code}", call.name),
+            _ => assert_eq!(code, 3, "{}", call.name),
+        }
+        assert_eq!(sim.calls(call.name), 1, "{}", call.name);
+    }
+    row("null pointers are refused: 1", H);
 }
 
 #[test]
