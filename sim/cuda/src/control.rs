@@ -160,7 +160,7 @@ pub fn write_report_at_exit() {
         if let Some(memory) = leaks {
             memory.record_leaks();
         }
-        if let Some(path) = path
+        if let Some(path) = path.as_deref().map(world::named)
             && let Err(e) = std::fs::write(&path, report() + "\n")
         {
             eprintln!("simulated CUDA: report: {path}: {e}");

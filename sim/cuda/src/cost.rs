@@ -70,7 +70,7 @@ const A100: Rates = Rates {
     reserve: rate(19.0, 0.0, 0.0),
     create: rate(193.0, 0.0, 0.0),
     map: rate(1.5, 0.0, 0.0),
-    access: rate(36.0, 0.0, 2.0),
+    access: rate(36.0, 0.0, 0.0),
     unmap: rate(26.0, 0.0, 26.0),
     release: rate(23.0, 0.37, 0.0),
     unreserve: rate(1.0, 0.0, 0.0),
@@ -80,7 +80,7 @@ const LAPTOP: Rates = Rates {
     reserve: rate(10.0, 0.0, 0.0),
     create: rate(71.0, 0.0, 0.0),
     map: rate(3.4, 0.0, 0.0),
-    access: rate(91.0, 0.036, 2.0),
+    access: rate(91.0, 0.036, 0.0),
     unmap: rate(37.0, 0.0, 37.0),
     release: rate(26.0, 0.37, 0.0),
     unreserve: rate(10.0, 0.0, 0.0),
@@ -91,7 +91,7 @@ const HOST: Rates = Rates {
     reserve: rate(10.0, 0.0, 0.0),
     create: rate(101.0, 115.0, 0.0),
     map: rate(5.9, 0.0, 0.0),
-    access: rate(98.0, 8.8, 2.0),
+    access: rate(98.0, 8.8, 0.0),
     unmap: rate(57.0, 1.2, 57.0),
     release: rate(0.0, 23.0, 0.0),
     unreserve: rate(10.0, 0.0, 0.0),
@@ -101,7 +101,7 @@ const VATTN: Rates = Rates {
     reserve: rate(2.0, 0.0, 0.0),
     create: rate(29.0, 0.0, 0.0),
     map: rate(2.0, 0.0, 0.0),
-    access: rate(38.0, 0.0, 2.0),
+    access: rate(38.0, 0.0, 0.0),
     unmap: rate(34.0, 0.0, 34.0),
     release: rate(23.0, 0.0, 0.0),
     unreserve: rate(1.0, 0.0, 0.0),
@@ -136,6 +136,7 @@ fn draw(rng: &mut Rng, quantiles: &Quantiles) -> f64 {
 pub struct Model {
     profile: Profile,
     costs: BTreeMap<String, f64>,
+    per_mapping: f64,
     variation: bool,
     rng: Rng,
     /// When a call last opened access or unmapped.
@@ -150,6 +151,7 @@ impl Model {
         Model {
             profile: settings.profile,
             costs: settings.costs.clone(),
+            per_mapping: settings.access_per_mapping,
             variation: settings.variation,
             rng: Rng::new(settings.seed ^ 0xC057),
             changed_ns: None,
@@ -180,7 +182,10 @@ impl Model {
             "cuMemAddressFree" => rates.unreserve.fixed,
             "cuMemCreate" => self.step(rates.create, work, &CREATE_SPREAD),
             "cuMemMap" => self.step(rates.map, work, &NO_SPREAD),
-            "cuMemSetAccess" => self.step(rates.access, work, &ACCESS_SPREAD),
+            "cuMemSetAccess" => {
+                let rate = Rate { per_mapping: self.per_mapping, ..rates.access };
+                self.step(rate, work, &ACCESS_SPREAD)
+            }
             "cuMemUnmap" => self.step(rates.unmap, work, &UNMAP_SPREAD),
             "cuMemRelease" => self.step(rates.release, work, &NO_SPREAD),
             "cuMemAlloc" | "cuMemAllocPitch" | "cuMemAllocHost" | "cuMemHostAlloc" => {
@@ -296,7 +301,9 @@ mod tests {
     fn costs_of_the_settings_come_first() {
         let mut settings = Settings::from_text("profile = a100").expect("settings");
         settings.costs.insert("cuMemMap".to_owned(), 7.5);
+        settings.access_per_mapping = 0.5;
         let mut model = Model::new(&settings);
+        assert_eq!(model.cost_ns("cuMemSetAccess", work(3, 6), 0), 37_000);
         assert_eq!(model.cost_ns("cuMemMap", work(1, 2), 0), 7500);
         assert_eq!(model.cost_ns("cuMemCreate", work(0, 2), 0), 193_000);
     }

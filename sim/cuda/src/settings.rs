@@ -61,6 +61,8 @@ pub struct Settings {
     pub profile: Profile,
     /// Costs in microseconds that replace the profile's, by call.
     pub costs: BTreeMap<String, f64>,
+    /// Microseconds that opening access costs for each mapping after the first.
+    pub access_per_mapping: f64,
     /// Whether costs spread and stalls happen as measured, by the seed.
     pub variation: bool,
     /// Whether costs are also slept, with the driver's lock held.
@@ -120,6 +122,7 @@ impl Default for Settings {
             capability: (9, 0),
             profile: Profile::None,
             costs: BTreeMap::new(),
+            access_per_mapping: 2.0,
             variation: false,
             real_delays: false,
             host_lock: None,
@@ -188,6 +191,9 @@ settings! {
         |s, t| put(&mut s.profile, profile(t));
     "costs", "", "CALL=MICROSECONDS, comma separated", "costs that replace the profile's",
         |s, t| Some(costs(t).map(|costs| s.costs = costs));
+    "access_per_mapping", "2", "microseconds",
+        "what each mapping after the first adds to opening access, where calls cost",
+        |s, t| put(&mut s.access_per_mapping, t.parse().ok().filter(|us| (0.0..1e6).contains(us)));
     "variation", "0", "0 or 1", "costs spread and stall as measured, by the seed",
         |s, t| put(&mut s.variation, switch(t));
     "real_delays", "0", "0 or 1", "costs are slept too, with the driver's lock held",
@@ -202,9 +208,9 @@ settings! {
         |s, t| Some(script(t).map(|more| s.faults.extend(more)));
     "unknown", "", "calls, comma separated", "calls that answer the code 9999",
         |s, t| Some(calls(t).map(|calls| s.unknown = calls));
-    "journal", "", "a file", "one JSON line a call",
+    "journal", "", "a file", "one JSON line a call; %p is the process's number",
         |s, t| put(&mut s.journal, Some(file(t)));
-    "report", "", "a file", "the report, written at exit",
+    "report", "", "a file", "the report, written at exit; %p is the process's number",
         |s, t| put(&mut s.report, Some(file(t)));
     "leaks", "0", "0 or 1", "memory that is not given back at exit is misuse",
         |s, t| put(&mut s.leaks, switch(t));
@@ -284,6 +290,17 @@ impl Settings {
             self.refuse.entry(feature.clone()).or_insert(801);
         }
         self
+    }
+
+    /// The same for a forked child, whose files are its own.
+    pub fn of_child(&self, process: i32) -> Settings {
+        let mut settings = self.clone();
+        for path in [&mut settings.journal, &mut settings.report].into_iter().flatten() {
+            if !path.contains("%p") {
+                path.push_str(&format!(".{process}"));
+            }
+        }
+        settings
     }
 
     /// Sets one by name.

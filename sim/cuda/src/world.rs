@@ -183,7 +183,7 @@ pub fn lock() -> Locked {
         // settings. The old world's threads do not exist here, so nothing of it is ended.
         *guard = Some(World::with(match &old.settings_error {
             Some(why) => Err(why.clone()),
-            None => Ok(old.settings.clone()),
+            None => Ok(old.settings.of_child(pid())),
         }));
         std::mem::forget(old);
     }
@@ -233,7 +233,8 @@ impl World {
             Ok(settings) => (settings, None),
             Err(why) => (Settings::default(), Some(why)),
         };
-        let journal = Journal::open(settings.journal.as_deref()).unwrap_or_else(|why| {
+        let path = settings.journal.as_deref().map(named);
+        let journal = Journal::open(path.as_deref()).unwrap_or_else(|why| {
             error.get_or_insert(why);
             Journal::default()
         });
@@ -489,6 +490,11 @@ impl World {
         self.destroyed.insert(id, context.state);
         self.refresh_peers();
     }
+}
+
+/// A file's name with `%p` made the process's number.
+pub fn named(path: &str) -> String {
+    path.replace("%p", &pid().to_string())
 }
 
 /// A context's handle: no address of anything, told apart between worlds.

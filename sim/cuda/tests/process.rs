@@ -16,8 +16,8 @@ fn count() -> Result<i32, u32> {
 #[test]
 fn variables_make_the_world() {
     let report = child::scratch("report");
-    let path = report.to_str().expect("a path");
-    let variables = [("FOREBAY_SIM_DEVICES", "5"), ("FOREBAY_SIM_REPORT", path)];
+    let path = format!("{}-%p", report.display());
+    let variables = [("FOREBAY_SIM_DEVICES", "5"), ("FOREBAY_SIM_REPORT", path.as_str())];
     let Some(output) = child::run("variables_make_the_world", &variables) else {
         assert_eq!(cu!(cuInit(0)), 0);
         assert_eq!(count(), Ok(5));
@@ -26,9 +26,12 @@ fn variables_make_the_world() {
         assert_eq!(cu!(cuCtxDestroy_v2(context)), 0);
         assert_eq!(cu!(cuCtxDestroy_v2(context)), 201);
         assert_eq!(cu!(forebay_sim_is_simulated()), 1);
+        println!("\nprocess {}", std::process::id());
         return;
     };
     child::ended(&output, 0);
+    let number = text_of(&output.stdout, "process ");
+    let report = std::path::PathBuf::from(format!("{}-{number}", report.display()));
     let text = std::fs::read_to_string(&report).expect("the report");
     let json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     assert_eq!(json["calls"]["cuCtxDestroy_v2"], 2);
@@ -37,6 +40,13 @@ fn variables_make_the_world() {
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(told.contains("misuse: use of a destroyed context"), "{told}");
     std::fs::remove_file(report).expect("the report's file");
+}
+
+/// What follows a word in the output, to the line's end.
+fn text_of(output: &[u8], word: &str) -> String {
+    let text = String::from_utf8_lossy(output);
+    let line = text.lines().find_map(|line| line.strip_prefix(word));
+    line.expect("the line").to_owned()
 }
 
 #[test]
@@ -107,7 +117,10 @@ fn a_forked_child_gets_3() {
 
 #[test]
 fn a_fork_before_init_may_use_the_driver() {
-    let Some(output) = child::run("a_fork_before_init_may_use_the_driver", &[]) else {
+    let journal = child::scratch("before");
+    let path = journal.to_str().expect("a path");
+    let variables = [("FOREBAY_SIM_JOURNAL", path)];
+    let Some(output) = child::run("a_fork_before_init_may_use_the_driver", &variables) else {
         // The world is there before cuInit: the version was asked for.
         let mut version = 0;
         assert_eq!(cu!(cuDriverGetVersion(&raw mut version)), 0);
@@ -117,6 +130,18 @@ fn a_fork_before_init_may_use_the_driver() {
         return;
     };
     child::ended(&output, 0);
+    let lines = |path: &std::path::Path| {
+        let text = std::fs::read_to_string(path).expect("a journal");
+        std::fs::remove_file(path).expect("a journal");
+        text.lines().count()
+    };
+    assert_eq!(lines(&journal), 3, "the parent's journal");
+    let prefix = journal.file_name().expect("a name").to_string_lossy().into_owned() + ".";
+    let dir = std::fs::read_dir(journal.parent().expect("a folder")).expect("a folder");
+    let mut own = dir.filter_map(|entry| Some(entry.ok()?.path())).filter(|path| {
+        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&prefix))
+    });
+    assert_eq!(lines(&own.next().expect("the child's journal")), 2);
     row("a fork before cuInit works in the child", "DESIGN");
 }
 
