@@ -48,6 +48,10 @@ pub enum Status {
     MappingLimit = 16,
     /// The address belonged to a pool that was reset or destroyed.
     StalePointer = 17,
+    /// The memory is open to as many other devices as a mapping can be.
+    TooManyPeers = 18,
+    /// The device's context is gone, and its memory with it: destroy the pool.
+    ContextLost = 19,
 }
 
 impl Status {
@@ -72,6 +76,8 @@ impl Status {
             Status::Busy => "FOREBAY_ERROR_BUSY",
             Status::MappingLimit => "FOREBAY_ERROR_MAPPING_LIMIT",
             Status::StalePointer => "FOREBAY_ERROR_STALE_POINTER",
+            Status::TooManyPeers => "FOREBAY_ERROR_TOO_MANY_PEERS",
+            Status::ContextLost => "FOREBAY_ERROR_CONTEXT_LOST",
         }
     }
 
@@ -96,6 +102,8 @@ impl Status {
             15 => Status::Busy,
             16 => Status::MappingLimit,
             17 => Status::StalePointer,
+            18 => Status::TooManyPeers,
+            19 => Status::ContextLost,
             _ => return None,
         })
     }
@@ -179,12 +187,12 @@ mod tests {
 
     #[test]
     fn numbers_are_frozen_and_round_trip() {
-        for code in 0..=17 {
+        for code in 0..=19 {
             let status = Status::from_code(code).expect("assigned");
             assert_eq!(status as i32, code);
             assert!(status.name().starts_with("FOREBAY_"));
         }
-        assert_eq!(Status::from_code(18), None);
+        assert_eq!(Status::from_code(20), None);
         assert_eq!(Status::OutOfMemory as i32, 2);
     }
 

@@ -9,6 +9,7 @@ pub mod alloc;
 pub mod host;
 pub mod info;
 pub mod pools;
+pub mod share;
 pub mod streams;
 
 use crate::error::{Error, Status};
@@ -73,6 +74,8 @@ pub extern "C" fn forebay_status_name(status: i32) -> *const c_char {
         Busy => c"FOREBAY_ERROR_BUSY",
         MappingLimit => c"FOREBAY_ERROR_MAPPING_LIMIT",
         StalePointer => c"FOREBAY_ERROR_STALE_POINTER",
+        TooManyPeers => c"FOREBAY_ERROR_TOO_MANY_PEERS",
+        ContextLost => c"FOREBAY_ERROR_CONTEXT_LOST",
     };
     name.as_ptr()
 }

@@ -204,6 +204,13 @@ pub const VARIABLES: &[Variable] = &[
         keeper_budget_ms = |text| parse::millis(text, 1000)
     ),
     variable!(
+        "FOREBAY_AHEAD",
+        SIZE_FORM,
+        "0",
+        "Most idle memory that the keeper maps ahead of a growing pool's demand; 0: none.",
+        ahead = Size::parse
+    ),
+    variable!(
         "FOREBAY_LEAKS",
         "off, summary or full",
         "off",
@@ -294,7 +301,7 @@ mod tests {
             let first = VARIABLES.iter().position(|other| other.name == variable.name);
             assert_eq!(first, Some(index), "{variable:?}");
         }
-        assert_eq!(VARIABLES.len(), 23);
+        assert_eq!(VARIABLES.len(), 24);
     }
 
     #[test]

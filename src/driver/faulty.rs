@@ -4,12 +4,14 @@
 //! counted by kind, that a call the script fails never reaches the wrapped driver, and that
 //! everything else passes through unchanged. It must not invent results.
 //! Cost: one relaxed addition and one relaxed load a call while there is neither
-//! script nor journal; else one lock.
+//! script nor journal; else one lock, and a run of maps goes page by page.
 
 #[cfg(test)]
 mod tests;
 
+use std::ffi::c_void;
 use std::fmt::Write as _;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -363,6 +365,12 @@ impl Answer for StreamHandle {
     }
 }
 
+impl Answer for OwnedFd {
+    fn number(&self) -> u64 {
+        u64::from(self.as_raw_fd().unsigned_abs())
+    }
+}
+
 impl Answer for EventHandle {
     fn number(&self) -> u64 {
         self.0
@@ -411,12 +419,50 @@ impl<D: Driver + ?Sized> Driver for FaultyDriver<D> {
         self.call(Call::Map, args, |d| d.map(address, bytes, page))
     }
 
+    /// Counts, fails and journals each page's map by itself; the wrapped driver sees a run as
+    /// one only while nobody watches.
+    fn map_run(
+        &self,
+        address: usize,
+        page_bytes: usize,
+        pages: &[PageHandle],
+    ) -> Result<(), (usize, DriverError)> {
+        if self.watch.load(Ordering::Relaxed) != 0 {
+            for (done, &page) in pages.iter().enumerate() {
+                self.map(address.wrapping_add(done * page_bytes), page_bytes, page)
+                    .map_err(|error| (done, error))?;
+            }
+            return Ok(());
+        }
+        let mapped = self.inner.map_run(address, page_bytes, pages);
+        // The page that failed was tried, too.
+        let tried = mapped.as_ref().map_or_else(|&(done, _)| done + 1, |()| pages.len());
+        self.counts[Call::Map as usize].fetch_add(tried as u64, Ordering::Relaxed);
+        mapped
+    }
+
     fn unmap(&self, address: usize, bytes: usize) -> DriverResult<()> {
         self.call(Call::Unmap, range(address, bytes), |d| d.unmap(address, bytes))
     }
 
-    fn set_access(&self, address: usize, bytes: usize) -> DriverResult<()> {
-        self.call(Call::SetAccess, range(address, bytes), |d| d.set_access(address, bytes))
+    fn set_access(&self, address: usize, bytes: usize, peers: &[u32]) -> DriverResult<()> {
+        let args = [address as u64, bytes as u64, peers.len() as u64, 0];
+        self.call(Call::SetAccess, args, |d| d.set_access(address, bytes, peers))
+    }
+
+    /// Counted, and never failed: it has no way to.
+    fn can_access_peer(&self, device: u32) -> bool {
+        self.counts[Call::CanAccessPeer as usize].fetch_add(1, Ordering::Relaxed);
+        self.inner.can_access_peer(device)
+    }
+
+    fn export(&self, page: PageHandle) -> DriverResult<OwnedFd> {
+        self.call(Call::Export, one(page.0), |d| d.export(page))
+    }
+
+    fn import(&self, fd: BorrowedFd<'_>, bytes: usize) -> DriverResult<PageHandle> {
+        let args = [u64::from(fd.as_raw_fd().unsigned_abs()), bytes as u64, 0, 0];
+        self.call(Call::Import, args, |d| d.import(fd, bytes))
     }
 
     fn alloc_plain(&self, bytes: usize) -> DriverResult<usize> {
@@ -447,6 +493,22 @@ impl<D: Driver + ?Sized> Driver for FaultyDriver<D> {
     #[inline]
     fn stream_check(&self, stream: StreamHandle) -> DriverResult<()> {
         self.call(Call::StreamCheck, one(stream.0), |d| d.stream_check(stream))
+    }
+
+    /// Counted, and never failed: it has no way to.
+    fn stream_capturing(&self, stream: StreamHandle) -> bool {
+        self.counts[Call::StreamCapturing as usize].fetch_add(1, Ordering::Relaxed);
+        self.inner.stream_capturing(stream)
+    }
+
+    fn on_graph_release(
+        &self,
+        graph: u64,
+        call: unsafe extern "C" fn(*mut c_void),
+        word: usize,
+    ) -> DriverResult<()> {
+        let args = [graph, word as u64, 0, 0];
+        self.call(Call::OnGraphRelease, args, |d| d.on_graph_release(graph, call, word))
     }
 
     fn copy(&self, to: usize, from: usize, bytes: usize, stream: StreamHandle) -> DriverResult<()> {

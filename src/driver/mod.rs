@@ -1,37 +1,43 @@
 //! The driver: one trait between the pool and the machine, and its contract.
 //!
-//! The pool asks a driver for five things: address space, pages, mappings, streams
-//! with events, and plain allocations (the fallback where there is no virtual memory
-//! management, and the baseline that the demo compares with). Backends are siblings of
-//! the same shape: [`host`] (memfd and mmap, no GPU needed) and [`faulty`] (wraps any
-//! driver: counts, journals, fails on demand).
+//! The pool asks a driver for six things: address space, pages, mappings, streams
+//! with events, pages shared with other devices and processes, and plain allocations (the
+//! fallback where there is no virtual memory management, and the baseline that the demo
+//! compares with). Backends are siblings of the same shape: [`host`] (memfd and mmap, no GPU
+//! needed) and [`faulty`] (wraps any driver: counts, journals, fails on demand). [`fuse`] stops a
+//! pool's calls once the context is lost.
 //!
 //! # Contract
 //!
 //! *Units.* Every length is in bytes. Lengths of pages, mappings, access changes and
 //! reservations are multiples of [`DeviceInfo::granularity`]; so are their addresses.
 //!
-//! *Atomicity.* A call either does all it says or fails and changes nothing. The one
-//! exception is [`Driver::set_access`], which may leave part of its range accessible when
-//! it fails; unmapping the range is then the way back. A sequence of calls is not
-//! atomic: whoever needs that rolls back (room `vmem`).
+//! *Atomicity.* A call either does all it says or fails and changes nothing. There are two
+//! exceptions. When [`Driver::set_access`] fails, part of its range may have changed, to what was
+//! asked and to nothing else; the own device's access is never taken away. And
+//! [`Driver::map_run`] is a sequence of maps. A sequence of calls is not atomic: whoever needs
+//! that rolls back (room `vmem`).
 //!
 //! *Pages.* [`Driver::create`] makes a page that is mapped nowhere. A page may be released
 //! while mapped: its memory lives on until the last mapping goes. The pool never maps
-//! one page twice.
+//! one page twice. [`Driver::export`] makes a descriptor that names the page in other processes,
+//! where [`Driver::import`] makes a page of it. The memory lives until every process has let go
+//! of it: descriptors, pages and mappings.
 //!
 //! *Mappings.* [`Driver::map`] needs a reserved range without a mapping in it and leaves it
 //! inaccessible until [`Driver::set_access`]. [`Driver::unmap`] takes a range that covers whole
 //! mappings, one or several adjacent ones. **Unmap is not a fence**: work already queued
 //! that touches the range then faults or corrupts. The caller waits first.
 //!
-//! *Blocking.* `create`, `release`, `map`, `unmap` and `set_access` may take tens to
-//! hundreds of microseconds and may serialise with other threads' calls, but never wait for
-//! queued work. [`Driver::alloc_plain`] and [`Driver::free_plain`] may wait for the whole device,
-//! as
-//! `cudaMalloc` and `cudaFree` do. [`Driver::event_synchronize`] and [`Driver::stream_synchronize`]
-//! wait
-//! for the work they name. Everything else returns at once.
+//! *Peers.* After [`Driver::set_access`] the own device and exactly the `peers` named have access:
+//! at most [`PEERS_MAX`] others, each of which [`Driver::can_access_peer`]. A peer left out loses
+//! what it had.
+//!
+//! *Blocking.* `create`, `release`, `map` (each of a run), `unmap` and `set_access` may take
+//! tens to hundreds of microseconds and may serialise with other threads' calls, but never
+//! wait for queued work. [`Driver::alloc_plain`] and [`Driver::free_plain`] may wait for the
+//! whole device, as `cudaMalloc` and `cudaFree` do. [`Driver::event_synchronize`] and
+//! [`Driver::stream_synchronize`] wait for the work they name. Everything else returns at once.
 //!
 //! *Streams and events.* Work of one stream runs in the order it was queued; streams are
 //! not ordered among each other, save by [`Driver::stream_wait`]. [`Driver::event_record`] marks a
@@ -43,15 +49,26 @@
 //! *Addresses.* [`Driver::copy`] and [`Driver::fill`] trust theirs: the caller keeps the ranges
 //! accessible, and unused by others, until the work is done.
 //!
-//! *After failure.* A failed call may be repeated. [`Code::ShutDown`] is final: every later
-//! call answers it too, and the pool then stops calling.
+//! *Captures.* Calls may be made while any stream captures a graph, by any thread, without
+//! harm to the capture; the backend sees to it. Those that record, query or wait on the capturing
+//! stream itself are the caller's to avoid.
+//!
+//! *After failure.* A failed call may be repeated. [`Code::ShutDown`] and [`Code::ContextLost`]
+//! are final: every later call answers the same, and the pool then stops calling.
 //!
 //! *Threads.* All methods may be called from any thread at once.
 
 pub mod faulty;
+pub mod fuse;
 pub mod host;
 
+use std::ffi::c_void;
 use std::fmt;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+/// The most devices beside the own one that a mapping can be open to: CUDA's limit, beyond which
+/// opening access fails.
+pub const PEERS_MAX: usize = 8;
 
 /// The kinds of driver call, as counted, journaled and failed by [`faulty`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord)]
@@ -80,11 +97,16 @@ pub enum Call {
     EventSynchronize,
     Copy,
     Fill,
+    Export,
+    Import,
+    CanAccessPeer,
+    StreamCapturing,
+    OnGraphRelease,
 }
 
 impl Call {
     /// Every kind, in numeric order.
-    pub const ALL: [Call; 22] = [
+    pub const ALL: [Call; 27] = [
         Call::Reserve,
         Call::Unreserve,
         Call::Create,
@@ -107,6 +129,11 @@ impl Call {
         Call::EventSynchronize,
         Call::Copy,
         Call::Fill,
+        Call::Export,
+        Call::Import,
+        Call::CanAccessPeer,
+        Call::StreamCapturing,
+        Call::OnGraphRelease,
     ];
 
     /// Lower-case name with underscores, e.g. `"set_access"`.
@@ -134,6 +161,11 @@ impl Call {
             Call::EventSynchronize => "event_synchronize",
             Call::Copy => "copy",
             Call::Fill => "fill",
+            Call::Export => "export",
+            Call::Import => "import",
+            Call::CanAccessPeer => "can_access_peer",
+            Call::StreamCapturing => "stream_capturing",
+            Call::OnGraphRelease => "on_graph_release",
         }
     }
 }
@@ -153,8 +185,13 @@ pub enum Code {
     InvalidHandle,
     /// The backend cannot do this at all.
     NotSupported,
+    /// More devices than a mapping can be open to. `set_access` only.
+    TooManyPeers,
     /// The driver has been shut down; final.
     ShutDown,
+    /// The device's context is gone, by a failed kernel or because the program destroyed it, and
+    /// all its memory with it; final.
+    ContextLost,
     /// Anything else, with the backend's own number.
     Other(u32),
 }
@@ -242,11 +279,54 @@ pub trait Driver: Send + Sync {
     /// Maps the whole page at a reserved address.
     fn map(&self, address: usize, bytes: usize, page: PageHandle) -> DriverResult<()>;
 
+    /// Maps pages of `page_bytes` each at adjacent addresses from `address` up, in their
+    /// order: the same as one [`Driver::map`] a page, which is what it does where a backend
+    /// has nothing cheaper. Stops at the first page that fails.
+    ///
+    /// # Errors
+    /// How many pages were mapped before, all of which stay mapped, and why the next was not.
+    fn map_run(
+        &self,
+        address: usize,
+        page_bytes: usize,
+        pages: &[PageHandle],
+    ) -> Result<(), (usize, DriverError)> {
+        for (done, &page) in pages.iter().enumerate() {
+            self.map(address.wrapping_add(done * page_bytes), page_bytes, page)
+                .map_err(|error| (done, error))?;
+        }
+        Ok(())
+    }
+
     /// Removes the mappings in a range that covers whole mappings. Not a fence.
     fn unmap(&self, address: usize, bytes: usize) -> DriverResult<()>;
 
-    /// Makes a mapped range readable and writable by the device and its peers.
-    fn set_access(&self, address: usize, bytes: usize) -> DriverResult<()>;
+    /// Makes a range of whole mappings readable and writable by the own device and by `peers`
+    /// (other devices' numbers, each once), and by no other. Cost: one call whatever the length.
+    fn set_access(&self, address: usize, bytes: usize, peers: &[u32]) -> DriverResult<()>;
+
+    /// Whether another device can be given access to this one's memory. False for the own number
+    /// and for devices that do not exist. Cost: a look-up.
+    fn can_access_peer(&self, device: u32) -> bool {
+        let _ = device;
+        false
+    }
+
+    /// A descriptor that names the page in another process; the caller owns it. Each call makes
+    /// one more.
+    fn export(&self, page: PageHandle) -> DriverResult<OwnedFd> {
+        let _ = page;
+        Err(DriverError { call: Call::Export, code: Code::NotSupported })
+    }
+
+    /// A page of `bytes` out of a descriptor that [`Driver::export`] made, in this process or in
+    /// another; mapped nowhere yet. The descriptor may be closed afterwards. A descriptor that
+    /// names no such page is [`Code::InvalidHandle`]; where a backend cannot tell its length,
+    /// [`Driver::map`] is what fails.
+    fn import(&self, fd: BorrowedFd<'_>, bytes: usize) -> DriverResult<PageHandle> {
+        let _ = (fd, bytes);
+        Err(DriverError { call: Call::Import, code: Code::NotSupported })
+    }
 
     /// One plain allocation (`cudaMalloc`'s kind), zero addresses never.
     fn alloc_plain(&self, bytes: usize) -> DriverResult<usize>;
@@ -269,6 +349,26 @@ pub trait Driver: Send + Sync {
 
     /// `Ok` when the handle names a stream of this device.
     fn stream_check(&self, stream: StreamHandle) -> DriverResult<()>;
+
+    /// Whether the stream is capturing a graph now. False for handles that name no stream. Must
+    /// not disturb the capture.
+    fn stream_capturing(&self, stream: StreamHandle) -> bool {
+        let _ = stream;
+        false
+    }
+
+    /// Has `call` run with `word` once the graph (a `cudaGraph_t`) and everything instantiated
+    /// from it are gone: a user object retained on the graph. It runs on a thread of the driver's
+    /// and must make no driver call.
+    fn on_graph_release(
+        &self,
+        graph: u64,
+        call: unsafe extern "C" fn(*mut c_void),
+        word: usize,
+    ) -> DriverResult<()> {
+        let _ = (graph, call, word);
+        Err(DriverError { call: Call::OnGraphRelease, code: Code::NotSupported })
+    }
 
     /// Queues a copy between device addresses.
     fn copy(&self, to: usize, from: usize, bytes: usize, stream: StreamHandle) -> DriverResult<()>;

@@ -26,6 +26,8 @@ pub enum Refusal {
     AddressSpace,
     /// A driver call failed.
     Driver(DriverError),
+    /// The stream captures a graph that the pool was not told of (`FOREBAY_DEBUG=streams`).
+    Capturing(u64),
     /// The cache belongs to another pool or lane by now; look it up again.
     Stale,
 }
@@ -33,14 +35,34 @@ pub enum Refusal {
 /// Runs `attempt` under the lock, climbing a rung each time it is refused. The cache that
 /// `attempt` finds may differ from try to try. `None`: its cache is another's by now; look it
 /// up again.
+#[inline(always)]
 pub fn climb<R>(
     shared: &'static Shared,
     id: u64,
     bytes: usize,
     mut attempt: impl FnMut(&mut Core, Fit) -> std::result::Result<R, Refusal>,
 ) -> Result<Option<R>> {
-    let mut refusal = Refusal::Short { missing: bytes as u64 };
-    for rung in [Rung::Inside, Rung::Revoke, Rung::Wait, Rung::Anywhere, Rung::Owner] {
+    match shared.with_core(id, |core| attempt(core, Rung::Inside.fit()))? {
+        Ok(value) => Ok(Some(value)),
+        Err(Refusal::Stale) => Ok(None),
+        Err(refusal) => climb_on(shared, id, bytes, refusal, &mut attempt),
+    }
+}
+
+/// The rungs after the first.
+#[cold]
+#[inline(never)]
+fn climb_on<R>(
+    shared: &'static Shared,
+    id: u64,
+    bytes: usize,
+    mut refusal: Refusal,
+    attempt: &mut impl FnMut(&mut Core, Fit) -> std::result::Result<R, Refusal>,
+) -> Result<Option<R>> {
+    for rung in [Rung::Revoke, Rung::Wait, Rung::Anywhere, Rung::Owner] {
+        if !refusal.may_pass() {
+            break;
+        }
         // Another place is no help against a driver that fails.
         let driver_fails = matches!(refusal, Refusal::Driver(_));
         if rung == Rung::Anywhere && driver_fails || !rung.climb(shared, id, bytes)? {
@@ -56,9 +78,6 @@ pub fn climb<R>(
             if rung != Rung::Owner || !rung.climb(shared, id, bytes)? {
                 break;
             }
-        }
-        if !refusal.may_pass() {
-            break;
         }
     }
     Err(failure(shared, id, bytes, refusal))
@@ -98,7 +117,10 @@ impl Rung {
             Rung::Anywhere => shared.with_core(id, |core| {
                 bytes.next_multiple_of(QUANTUM).is_multiple_of(core.vmem.granule())
             }),
-            Rung::Revoke => registry::revoke(shared, id),
+            Rung::Revoke => {
+                super::capture::release_gone();
+                registry::revoke(shared, id)
+            }
             Rung::Wait => wait(shared, id),
             Rung::Owner => {
                 let Some((call, context)) = shared.hooks().on_out_of_memory else {
@@ -118,7 +140,7 @@ impl Refusal {
         match self {
             Refusal::Short { .. } | Refusal::AddressSpace => true,
             Refusal::Driver(e) => matches!(e.code, Code::OutOfMemory | Code::MappingLimit),
-            Refusal::Stale => false,
+            Refusal::Stale | Refusal::Capturing(_) => false,
         }
     }
 }
@@ -147,12 +169,18 @@ fn wait(shared: &'static Shared, id: u64) -> Result<bool> {
 
 #[cold]
 fn failure(shared: &'static Shared, id: u64, bytes: usize, refusal: Refusal) -> Error {
+    match refusal {
+        Refusal::Driver(DriverError { code: Code::ContextLost, .. }) => return super::loss::lost(),
+        Refusal::Capturing(stream) => return super::capture::undeclared(stream),
+        _ => {}
+    }
     let status = match refusal {
         Refusal::Driver(DriverError { code: Code::MappingLimit, .. }) => Status::MappingLimit,
         Refusal::Driver(DriverError { code: Code::ShutDown, .. }) => Status::ShutDown,
         Refusal::Driver(DriverError { code: Code::OutOfMemory, .. })
         | Refusal::Short { .. }
         | Refusal::AddressSpace
+        | Refusal::Capturing(_)
         | Refusal::Stale => Status::OutOfMemory,
         Refusal::Driver(_) => Status::Driver,
     };

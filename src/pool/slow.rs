@@ -3,7 +3,7 @@
 //! Promises: every wrong pointer is answered with its own error and changes nothing; a free
 //! of a live block never fails for want of memory. Cost: a miss takes the core's lock once.
 
-use super::cache::{self, LaneCache, ThreadCache};
+use super::cache::{self, LaneCache};
 use super::core::{Core, Extent, REQUEST_MAX, Side};
 use super::hot::{SYNC_STREAM, slot_in_table};
 use super::ladder::{self, Refusal};
@@ -12,6 +12,7 @@ use super::{devices, world};
 use crate::base::sync::atomic::Ordering;
 use crate::base::units::{MIB, QUANTUM, QUANTUM_SHIFT, UNIT_SHIFT};
 use crate::config::FreeMode;
+use crate::driver::Call;
 use crate::error::{Error, Result, Status, set_last};
 use crate::heap::NodeId;
 use crate::slab::Round;
@@ -85,42 +86,59 @@ fn checked_request(bytes: usize, align: usize) -> Result<()> {
     Ok(())
 }
 
-/// This thread's cache and its cache for the lane, with the pool and the lane's key. Inlined:
-/// a result in memory, read back wider than it was written, costs more than the look-up.
+/// This thread's cache for a lane. One pointer, so that it stays in a register: a larger result
+/// goes through memory, and read back wider than it was written it costs more than the look-up.
+#[derive(Clone, Copy)]
+struct Found(*mut LaneCache);
+
+impl Found {
+    fn shared(self) -> &'static Shared {
+        // SAFETY: lane caches are never unmapped; this field of a live one does not change, and
+        // `ladder::checked` tells under the lock if it is live no more.
+        unsafe { (*self.0).pool }
+    }
+
+    /// The lane's key.
+    fn key(self) -> u64 {
+        // SAFETY: as in `shared`.
+        unsafe { (*self.0).key }
+    }
+
+    /// Whether an address lies in the pool's first reservation.
+    fn covers(self, address: usize) -> bool {
+        // SAFETY: as in `shared`.
+        unsafe { address.wrapping_sub((*self.0).base) < (*self.0).len }
+    }
+}
+
+/// This thread's cache for the stream's lane.
 #[inline(always)]
 fn find(pool: u64, stream: u64) -> Result<Found> {
     world::check_world()?;
     let thread = cache::current();
     let key = pool ^ stream;
-    let mut lane: *mut LaneCache = std::ptr::null_mut();
     // SAFETY: this thread's own cache; read between enter and leave.
     unsafe {
         if cache::enter(thread) {
             let entry = (*thread).table[slot_in_table(key)];
-            if entry.key == key {
+            let hit = entry.key == key;
+            if hit {
                 (*thread).last = entry;
-                lane = entry.lane;
             }
             cache::leave(thread);
+            if hit && !entry.lane.is_null() {
+                return Ok(Found(entry.lane));
+            }
         }
     }
-    if lane.is_null() {
-        return find_miss(pool, stream);
-    }
-    // SAFETY: lane caches are never unmapped; these fields of a live one do not change, and
-    // `ladder::checked` tells under the lock if it is live no more.
-    let (shared, key) = unsafe { ((*lane).pool, (*lane).key) };
-    Ok(Found { thread, lane, shared, key })
+    find_miss(pool, stream)
 }
 
 #[cold]
 #[inline(never)]
 fn find_miss(pool: u64, stream: u64) -> Result<Found> {
     let thread = registry::enrol()?;
-    let (lane, shared) = registry::lane_cache(thread, pool, stream)?;
-    // SAFETY: as in `find`.
-    let key = unsafe { (*lane).key };
-    Ok(Found { thread, lane, shared, key })
+    Ok(Found(registry::lane_cache(thread, pool, stream)?.0))
 }
 
 /// How often a cache that another thread took away meanwhile is looked up again.
@@ -129,7 +147,7 @@ const LOOKS: u32 = 16;
 fn alloc_block(pool: u64, bytes: usize, align: usize, stream: u64) -> Result<usize> {
     let mut found = find(pool, stream)?;
     for _ in 0..LOOKS {
-        if let Some(address) = alloc_from(&found, bytes, align, stream)? {
+        if let Some(address) = alloc_from(found, bytes, align, stream)? {
             return Ok(address);
         }
         found = find_miss(pool, stream)?;
@@ -138,18 +156,21 @@ fn alloc_block(pool: u64, bytes: usize, align: usize, stream: u64) -> Result<usi
 }
 
 #[inline(always)]
-fn alloc_from(found: &Found, bytes: usize, align: usize, stream: u64) -> Result<Option<usize>> {
-    let &Found { thread, lane, shared, key } = found;
+fn alloc_from(found: Found, bytes: usize, align: usize, stream: u64) -> Result<Option<usize>> {
+    let (thread, key) = (cache::current(), found.key());
     let id = key_pool(key, stream);
     // SAFETY: this thread's own cache.
     let tag = unsafe { (*thread).tag } as u8;
     let class = if align > QUANTUM { None } else { class_aligned(bytes, align.max(1)) };
-    ladder::climb(shared, id, bytes, |core, fit| {
+    ladder::climb(found.shared(), id, bytes, |core, fit| {
         // SAFETY: the core is locked and the cache came from this thread's table.
-        let cache = unsafe { ladder::checked(lane, key, thread)? };
+        let cache = unsafe { ladder::checked(found.0, key, thread)? };
         core.misses += 1;
-        if core.settings.debug.streams && !core.stream_lives(cache.id as LaneId) {
-            return Err(Refusal::Stale);
+        if core.fuse.is_blown() {
+            return Err(Refusal::Driver(super::loss::lost_call(Call::StreamCheck)));
+        }
+        if core.settings.debug.streams {
+            core.check_lane(cache.id as LaneId)?;
         }
         let address = match class.filter(|_| bytes <= SLOT_MAX) {
             Some(class) => {
@@ -198,26 +219,32 @@ pub fn dealloc(pool: u64, address: usize, stream: u64) -> Status {
             Err(e) if e.status() == Status::ShutDown => return Ok(()),
             other => other?,
         }
-        // A free makes no default pool: the block may be another's, or nobody's.
-        if pool != 0 || devices::default_made().is_some() {
-            let found = find(pool, stream)?;
-            // SAFETY: lane caches are never unmapped; these fields of a live one do not change.
-            let first = unsafe { address.wrapping_sub((*found.lane).base) < (*found.lane).len };
-            if first {
-                return free_block(pool, found, address, stream);
-            }
-        }
-        let pool = owning_pool(pool, address)?;
-        free_block(pool, find(pool, stream)?, address, stream)
+        free_anywhere(pool, address, stream).or_else(forgive_lost)
     })
 }
 
-/// This thread's cache, its cache for a lane, the pool, the lane's key.
-struct Found {
-    thread: *mut ThreadCache,
-    lane: *mut LaneCache,
-    shared: &'static Shared,
-    key: u64,
+/// What lay in a lost context is gone; nothing can be done with the address any more.
+#[cold]
+fn forgive_lost(error: Error) -> Result<()> {
+    if error.status() == Status::ContextLost { Ok(()) } else { Err(error) }
+}
+
+#[inline(always)]
+fn free_anywhere(pool: u64, address: usize, stream: u64) -> Result<()> {
+    // A free makes no default pool: the block may be another's, or nobody's.
+    if pool != 0 || devices::default_made().is_some() {
+        match find(pool, stream) {
+            Ok(found) if found.covers(address) => {
+                return free_block(pool, found, address, stream);
+            }
+            Ok(_) => {}
+            // The default pool's context is lost; the block may be another pool's.
+            Err(e) if pool == 0 && e.status() == Status::ContextLost => {}
+            Err(e) => return Err(e),
+        }
+    }
+    let pool = owning_pool(pool, address)?;
+    free_block(pool, find(pool, stream)?, address, stream)
 }
 
 /// The handle of the pool to free into: as given, or found by address for the default.
@@ -237,7 +264,7 @@ fn owning_pool(pool: u64, address: usize) -> Result<u64> {
 
 fn free_block(pool: u64, mut found: Found, address: usize, stream: u64) -> Result<()> {
     for _ in 0..LOOKS {
-        if free_into(&found, address, stream)? {
+        if free_into(found, address, stream)? {
             return Ok(());
         }
         found = find_miss(pool, stream)?;
@@ -247,24 +274,34 @@ fn free_block(pool: u64, mut found: Found, address: usize, stream: u64) -> Resul
 
 /// False: the cache is another's by now; nothing was freed.
 #[inline(always)]
-fn free_into(found: &Found, address: usize, stream: u64) -> Result<bool> {
-    let &Found { thread, lane, shared, key } = found;
+fn free_into(found: Found, address: usize, stream: u64) -> Result<bool> {
+    let (thread, shared, key) = (cache::current(), found.shared(), found.key());
     let id = key_pool(key, stream);
-    let mode = if stream == SYNC_STREAM { shared.free_mode() } else { FreeMode::Deferred };
+    let mut mode = if stream == SYNC_STREAM { shared.free_mode() } else { FreeMode::Deferred };
     if mode == FreeMode::Sync {
         shared.with_core(id, |core| core.locate(address).map(|_| ()))??;
-        super::control::synchronize(shared, id)?;
-    }
-    shared.with_core(id, |core| {
-        // SAFETY: the core is locked and the cache came from this thread's table.
-        let Ok(cache) = (unsafe { ladder::checked(lane, key, thread) }) else {
-            return Ok(false);
-        };
-        if core.settings.debug.streams && !core.stream_lives(cache.id as LaneId) {
-            return Err(super::core::unknown_stream(stream));
+        // While a capture is open nothing may wait for the device: the block waits instead.
+        if !super::control::synchronize(shared, id)? {
+            mode = FreeMode::Deferred;
         }
-        core.free_at(cache, address, mode).map(|()| true)
-    })?
+    }
+    let mut guard = shared.core.lock();
+    let Some(core) = shared.open_core(&mut guard, id) else {
+        return Err(super::invalid_pool());
+    };
+    // SAFETY: the core is locked and the cache came from this thread's table.
+    let Ok(cache) = (unsafe { ladder::checked(found.0, key, thread) }) else {
+        return Ok(false);
+    };
+    if core.settings.debug.streams {
+        match core.check_lane(cache.id as LaneId) {
+            Ok(()) => {}
+            Err(Refusal::Capturing(stream)) => return Err(super::capture::undeclared(stream)),
+            Err(_) => return Err(super::core::unknown_stream(stream)),
+        }
+    }
+    core.free_at(cache, address, mode)?;
+    Ok(true)
 }
 
 /// What lies at an address.
@@ -284,16 +321,19 @@ pub enum Located {
         /// Its node.
         node: NodeId,
     },
+    /// Another process's memory.
+    Imported {
+        /// Its length in bytes.
+        bytes: usize,
+    },
 }
 
 impl Core {
     /// The live block that begins at `address`, or the error that says what is wrong.
+    #[inline(always)]
     pub fn locate(&self, address: usize) -> Result<Located> {
         let Some((quantum, inside)) = self.quantum(address) else {
-            return Err(Error::new(
-                Status::NotOwned,
-                format!("address {address:#x} is not this pool's memory"),
-            ));
+            return Err(foreign(address));
         };
         match self.marks.get(quantum) {
             Descriptor::Slab { marks, lane, index, class } => {
@@ -314,6 +354,14 @@ impl Core {
             }
             Descriptor::Extent { node } if inside == 0 => Ok(Located::Extent { node }),
             Descriptor::Extent { .. } => Err(interior(address)),
+            Descriptor::None if self.shares.is_held(address) => Err(double_free(address)),
+            Descriptor::None if let Some((start, bytes)) = self.imported_at(address) => {
+                if start == address {
+                    Ok(Located::Imported { bytes })
+                } else {
+                    Err(interior(address))
+                }
+            }
             Descriptor::None if self.heap.live_at(quantum) => Err(interior(address)),
             Descriptor::None => Err(double_free(address)),
         }
@@ -322,6 +370,7 @@ impl Core {
     /// Frees the block at `address` in the order of `cache`'s lane.
     pub fn free_at(&mut self, cache: &mut LaneCache, address: usize, mode: FreeMode) -> Result<()> {
         let lane = cache.id as LaneId;
+        let asked = mode;
         // The caller has waited for the device, but not for what overwrites the block now.
         let mode = if self.settings.wipes() { FreeMode::Deferred } else { mode };
         match self.locate(address)? {
@@ -349,6 +398,7 @@ impl Core {
                 self.free_extent(node, stamp);
                 self.fence_if_due(cache, bytes);
             }
+            Located::Imported { bytes } => self.free_import(address, bytes, lane, asked),
         }
         Ok(())
     }
@@ -388,7 +438,7 @@ impl Core {
         if cache.open >= cache.open_max || open_bytes >= cache.open_bytes_max {
             self.turn(cache, true);
         }
-        cache.push_open(round, bytes);
+        cache.push_open(class, round);
     }
 
     /// Records a fence behind freed extents when enough has gathered, where it is of use:
@@ -428,6 +478,11 @@ impl Core {
         }
         side
     }
+}
+
+#[cold]
+fn foreign(address: usize) -> Error {
+    Error::new(Status::NotOwned, format!("address {address:#x} is not this pool's memory"))
 }
 
 #[cold]

@@ -4,17 +4,20 @@
 //! reservations in the order they were made; a page is one granule long. A page is mapped at
 //! one granule, or in the **stock** (created, mapped nowhere), or **stranded** (mapped where it
 //! should not be, because undoing a failed step failed too), or **unreleased** (the driver
-//! refused to take it back). The last two are retried by [`Vmem::recover`].
+//! refused to take it back). The last two are retried by [`Vmem::recover`]. Granules may hold
+//! **imported** pages too, other processes' memory ([`share`]): those are never in the stock.
 //!
-//! Promises: every operation that takes several driver calls either succeeds or leaves all
+//! Promises: what is mapped is open to the pool's present peers; every operation that takes several driver calls either succeeds or leaves all
 //! mappings as they were, stranded granules named; no page is ever lost.
 //!
 //! Must not know who uses a granule. Cost: the driver's calls and little else.
 
+mod share;
 #[cfg(test)]
 mod tests;
 
 use crate::driver::{Code, Driver, DriverError, DriverResult, PageHandle};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 /// One reservation.
@@ -30,7 +33,7 @@ pub struct Space {
 
 /// What driver calls the room has made, by kind, and what they moved.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "each counts successful calls or pages of that name")]
+#[allow(missing_docs, reason = "each counts successful calls of that name, a run's one by one")]
 pub struct Calls {
     pub created: u64,
     pub released: u64,
@@ -72,6 +75,14 @@ pub struct Vmem {
     calls: Calls,
     mapped_pages: usize,
     pinned: u32,
+    /// The other devices that every mapped granule is open to.
+    peers: Vec<u32>,
+    /// Whether a change of peers failed and could not be undone everywhere.
+    access_unsure: bool,
+    /// Granules that hold imported pages.
+    imported: HashSet<u32>,
+    /// Imported pages that the driver refused to let go.
+    unreleased_imports: Vec<PageHandle>,
 }
 
 impl Vmem {
@@ -90,6 +101,10 @@ impl Vmem {
             calls: Calls::default(),
             mapped_pages: 0,
             pinned: 0,
+            peers: Vec::new(),
+            access_unsure: false,
+            imported: HashSet::new(),
+            unreleased_imports: Vec::new(),
         }
     }
 
@@ -108,7 +123,7 @@ impl Vmem {
         &self.spaces
     }
 
-    /// Pages of this pool in any state.
+    /// Pages of this pool in any state; imported ones are not its own.
     pub fn pages(&self) -> usize {
         self.mapped_pages + self.stock.len() + self.unreleased.len()
     }
@@ -123,9 +138,21 @@ impl Vmem {
         self.stock.len()
     }
 
-    /// Pages stranded or unreleased.
+    /// Own pages stranded or unreleased.
     pub fn stuck(&self) -> usize {
-        self.stranded.len() + self.unreleased.len()
+        let own = self.stranded.iter().filter(|g| !self.imported.contains(g)).count();
+        own + self.unreleased.len()
+    }
+
+    /// Imported pages stranded or unreleased.
+    pub fn stuck_imports(&self) -> usize {
+        let stranded = self.stranded.iter().filter(|g| self.imported.contains(g)).count();
+        stranded + self.unreleased_imports.len()
+    }
+
+    /// Whether [`Vmem::recover`] has something to retry.
+    pub fn troubled(&self) -> bool {
+        self.access_unsure || self.stuck() + self.stuck_imports() > 0
     }
 
     /// Reserves at least `least` and at most `wanted` bytes (multiples of the granule),
@@ -210,19 +237,21 @@ impl Vmem {
     pub fn map(&mut self, first: u32, len: u32) -> Result<(), MapFailure> {
         debug_assert!(self.stock.len() >= len as usize, "the caller fills the stock first");
         debug_assert!(!self.mapped[first as usize..][..len as usize].iter().any(Option::is_some));
-        for g in first..first + len {
-            let Some(&page) = self.stock.last() else { unreachable!("checked above") };
-            match self.driver.map(self.address(g), self.granule, page) {
-                Ok(()) => {
-                    self.stock.pop();
-                    self.mapped[g as usize] = Some(page);
-                    self.mapped_pages += 1;
-                    self.calls.maps += 1;
-                }
-                Err(error) => return Err(self.undo(first, g - first, error)),
-            }
+        let from = self.stock.len() - len as usize;
+        let pages = &self.stock[from..];
+        let mapped = self.driver.map_run(self.address(first), self.granule, pages);
+        let done = mapped.as_ref().map_or_else(|&(done, _)| done as u32, |()| len);
+        debug_assert!(done <= len, "a run ends with its pages");
+        for (g, page) in (first..).zip(self.stock.drain(from..from + done as usize)) {
+            self.mapped[g as usize] = Some(page);
         }
-        match self.driver.set_access(self.address(first), len as usize * self.granule) {
+        self.mapped_pages += done as usize;
+        self.calls.maps += u64::from(done);
+        if let Err((_, error)) = mapped {
+            return Err(self.undo(first, done, error));
+        }
+        match self.driver.set_access(self.address(first), len as usize * self.granule, &self.peers)
+        {
             Ok(()) => {
                 self.calls.set_access += 1;
                 Ok(())
@@ -252,7 +281,12 @@ impl Vmem {
         self.calls.unmaps += 1;
         for g in first..first + len {
             let page = self.mapped[g as usize].take();
-            self.stock.push(page.expect("the caller unmaps mapped granules"));
+            let page = page.expect("the caller unmaps mapped granules");
+            if self.imported.remove(&g) {
+                self.let_go(page);
+                continue;
+            }
+            self.stock.push(page);
             self.mapped_pages -= 1;
         }
         Ok(())
@@ -290,6 +324,7 @@ impl Vmem {
             self.stranded.pop();
             freed.push(granule);
         }
+        self.recover_shared();
         freed
     }
 
@@ -312,7 +347,9 @@ impl Vmem {
             g = end;
         }
         self.stranded.clear();
+        self.access_unsure = false;
         self.stock.append(&mut self.unreleased);
+        self.stock.append(&mut self.unreleased_imports);
         self.release(usize::MAX)?;
         while let Some(space) = self.spaces.last() {
             self.driver.unreserve(space.base, space.bytes)?;

@@ -9,56 +9,65 @@
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::ranges::Ranges;
 use super::spare::Spare;
 use super::sys::{self, Errno};
 use super::{Census, HostOptions};
-use crate::driver::{Call, Code, DriverError, DriverResult, PageHandle};
+use crate::driver::{Call, Code, DriverError, DriverResult, PEERS_MAX, PageHandle};
 
 /// The file grows by at least this much, so that few calls are spent on growing.
 const GROWTH_BYTES: usize = 1 << 30;
 
 /// The memory half of the host driver.
 pub(super) struct Memory {
-    file: OwnedFd,
+    pub(super) file: OwnedFd,
     granularity: usize,
     total_bytes: usize,
     pinned: bool,
+    peer_devices: u32,
     mapping_budget: Option<usize>,
     warned: AtomicBool,
     tables: Mutex<Tables>,
 }
 
 #[derive(Default)]
-struct Tables {
-    pages: BTreeMap<u64, Page>,
+pub(super) struct Tables {
+    pub(super) pages: BTreeMap<u64, Page>,
+    /// Ranges whose page is gone here, while other processes may still use them.
+    pub(super) lent: Vec<(usize, usize)>,
     mappings: BTreeMap<usize, Mapping>,
     reservations: BTreeMap<usize, Reservation>,
     plain: BTreeMap<usize, usize>,
     ranges: Ranges,
     spare: Spare,
-    file_bytes: usize,
-    last_page: u64,
+    pub(super) file_bytes: usize,
+    pub(super) last_page: u64,
     page_bytes: usize,
     plain_bytes: usize,
     reserved_bytes: usize,
     locked_bytes: usize,
 }
 
-/// A range of the file. Lives until it is both released and mapped nowhere.
-struct Page {
-    offset: usize,
-    bytes: usize,
-    mappings: u32,
-    released: bool,
+/// A range of a file. Lives until it is both released and mapped nowhere.
+pub(super) struct Page {
+    pub(super) offset: usize,
+    pub(super) bytes: usize,
+    pub(super) mappings: u32,
+    pub(super) released: bool,
+    /// Whether descriptors were made of it.
+    pub(super) exported: bool,
+    /// The device file it came in by, when it was imported; else it lies in our own.
+    pub(super) source: Option<OwnedFd>,
 }
 
 struct Mapping {
     bytes: usize,
     page: u64,
     locked: bool,
+    /// The other devices with access.
+    peers: Arc<[u32]>,
 }
 
 /// Usable addresses start at the map's key; the kernel's own range is a granule longer,
@@ -70,7 +79,7 @@ struct Reservation {
     raw_bytes: usize,
 }
 
-fn fail<T>(call: Call, code: Code) -> DriverResult<T> {
+pub(super) fn fail<T>(call: Call, code: Code) -> DriverResult<T> {
     Err(DriverError { call, code })
 }
 
@@ -80,7 +89,7 @@ fn mapping_error(call: Call, errno: Errno) -> DriverError {
 }
 
 /// The error for a system call's number, given what lack of memory means to this call.
-fn error(call: Call, errno: Errno, scarce: Code) -> DriverError {
+pub(super) fn error(call: Call, errno: Errno, scarce: Code) -> DriverError {
     let code = match errno {
         libc::ENOMEM => scarce,
         other => Code::Other(other.unsigned_abs()),
@@ -103,18 +112,19 @@ impl Memory {
             granularity,
             total_bytes: options.total_bytes,
             pinned: options.pinned,
+            peer_devices: options.peer_devices,
             mapping_budget: options.mapping_budget,
             warned: AtomicBool::new(false),
             tables: Mutex::new(Tables::default()),
         })
     }
 
-    fn tables(&self) -> MutexGuard<'_, Tables> {
+    pub(super) fn tables(&self) -> MutexGuard<'_, Tables> {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The end of a well-formed range of whole granules.
-    fn end_of(&self, call: Call, address: usize, bytes: usize) -> DriverResult<usize> {
+    pub(super) fn end_of(&self, call: Call, address: usize, bytes: usize) -> DriverResult<usize> {
         let mask = self.granularity - 1;
         if bytes == 0 || (address | bytes) & mask != 0 {
             return fail(call, Code::InvalidValue);
@@ -123,12 +133,19 @@ impl Memory {
     }
 
     pub(super) fn info(&self) -> (usize, usize) {
-        (self.total_bytes - self.tables().used(), self.total_bytes)
+        let mut tables = self.tables();
+        tables.take_back(&self.file);
+        (self.total_bytes - tables.used(), self.total_bytes)
     }
 
     pub(super) fn census(&self, census: &mut Census) {
-        let tables = self.tables();
-        census.pages = tables.pages.len();
+        let mut tables = self.tables();
+        tables.take_back(&self.file);
+        let imported = tables.pages.values().filter(|page| page.source.is_some());
+        (census.imported_pages, census.imported_bytes) =
+            imported.fold((0, 0), |(count, bytes), page| (count + 1, bytes + page.bytes));
+        census.pages = tables.pages.len() - census.imported_pages;
+        census.lent_pages = tables.lent.len();
         census.page_bytes = tables.page_bytes;
         census.mappings = tables.mappings.len();
         census.locked_bytes = tables.locked_bytes;
@@ -136,7 +153,7 @@ impl Memory {
         census.reserved_bytes = tables.reserved_bytes;
         census.plain_allocs = tables.plain.len();
         census.plain_bytes = tables.plain_bytes;
-        census.fds = 1;
+        census.fds = 1 + census.imported_pages;
     }
 
     pub(super) fn reserve(&self, bytes: usize) -> DriverResult<usize> {
@@ -178,6 +195,7 @@ impl Memory {
         let call = Call::Create;
         self.end_of(call, 0, bytes)?;
         let mut tables = self.tables();
+        tables.take_back(&self.file);
         if bytes > self.total_bytes - tables.used() {
             return fail(call, Code::OutOfMemory);
         }
@@ -193,7 +211,7 @@ impl Memory {
         }
         tables.last_page += 1;
         let id = tables.last_page;
-        tables.pages.insert(id, Page { offset, bytes, mappings: 0, released: false });
+        tables.pages.insert(id, Page::at(offset, bytes));
         tables.page_bytes += bytes;
         Ok(PageHandle(id))
     }
@@ -209,29 +227,71 @@ impl Memory {
     }
 
     pub(super) fn map(&self, address: usize, bytes: usize, page: PageHandle) -> DriverResult<()> {
-        let call = Call::Map;
-        let end = self.end_of(call, address, bytes)?;
+        self.map_run(address, bytes, &[page]).map_err(|(_, error)| error)
+    }
+
+    pub(super) fn map_run(
+        &self,
+        address: usize,
+        page_bytes: usize,
+        pages: &[PageHandle],
+    ) -> Result<(), (usize, DriverError)> {
         let mut tables = self.tables();
-        let offset = match tables.pages.get(&page.0) {
+        let mut done = 0;
+        while done < pages.len() {
+            let at = address.wrapping_add(done.wrapping_mul(page_bytes));
+            let row = self.row(&tables, at, page_bytes, &pages[done..]);
+            let (count, offset) = row.map_err(|error| (done, error))?;
+            let source = tables.pages.get(&pages[done].0).and_then(|page| page.source.as_ref());
+            let file = source.unwrap_or(&self.file);
+            // SAFETY: `row` has found that the range lies in one reservation of ours and that
+            // nothing is mapped in it; the lock keeps it so.
+            unsafe { sys::map_file(at, count * page_bytes, file, offset) }
+                .map_err(|errno| (done, mapping_error(Call::Map, errno)))?;
+            tables.add_mappings(at, page_bytes, &pages[done..][..count]);
+            done += count;
+        }
+        Ok(())
+    }
+
+    /// How many of the first of `pages` can be mapped at `address` by one system call, at
+    /// least one, and where they lie in the file; or why not even the first can be mapped.
+    fn row(
+        &self,
+        tables: &Tables,
+        address: usize,
+        page_bytes: usize,
+        pages: &[PageHandle],
+    ) -> DriverResult<(usize, usize)> {
+        let call = Call::Map;
+        let end = self.end_of(call, address, page_bytes)?;
+        let offset = match tables.pages.get(&pages[0].0) {
             Some(found) if found.released => return fail(call, Code::InvalidHandle),
-            Some(found) if found.bytes == bytes => found.offset,
+            Some(found) if found.bytes == page_bytes => found.offset,
             Some(_) => return fail(call, Code::InvalidValue),
             None => return fail(call, Code::InvalidHandle),
         };
-        if !tables.is_reserved(address, end) || tables.is_mapped_in(address, end) {
+        let free_end = tables.free_end(address);
+        if free_end < end {
             return fail(call, Code::InvalidValue);
         }
-        if self.mapping_budget.is_some_and(|budget| tables.mappings.len() >= budget) {
+        let budget = self
+            .mapping_budget
+            .map_or(usize::MAX, |most| most.saturating_sub(tables.mappings.len()));
+        if budget == 0 {
             return fail(call, Code::MappingLimit);
         }
-        // SAFETY: the range lies in one reservation of ours and nothing is mapped in it.
-        unsafe { sys::map_file(address, bytes, &self.file, offset) }
-            .map_err(|errno| mapping_error(call, errno))?;
-        tables.mappings.insert(address, Mapping { bytes, page: page.0, locked: false });
-        if let Some(found) = tables.pages.get_mut(&page.0) {
-            found.mappings += 1;
-        }
-        Ok(())
+        let most = budget.min((free_end - address) / page_bytes);
+        let imported = tables.pages.get(&pages[0].0).is_some_and(|page| page.source.is_some());
+        let beside = |&(ahead, page): &(usize, &PageHandle)| {
+            tables.pages.get(&page.0).is_some_and(|found| {
+                let at = offset + ahead * page_bytes;
+                let alike = found.bytes == page_bytes && !found.released;
+                alike && found.offset == at && found.source.is_none() && !imported
+            })
+        };
+        let more = pages.iter().enumerate().take(most).skip(1).take_while(beside).count();
+        Ok((1 + more, offset))
     }
 
     pub(super) fn unmap(&self, address: usize, bytes: usize) -> DriverResult<()> {
@@ -263,9 +323,25 @@ impl Memory {
         Ok(())
     }
 
-    pub(super) fn set_access(&self, address: usize, bytes: usize) -> DriverResult<()> {
+    /// Whether a device of this number is said to be there, beside the own one.
+    pub(super) fn is_peer(&self, device: u32) -> bool {
+        (1..=self.peer_devices).contains(&device)
+    }
+
+    pub(super) fn set_access(
+        &self,
+        address: usize,
+        bytes: usize,
+        peers: &[u32],
+    ) -> DriverResult<()> {
         let call = Call::SetAccess;
         let end = self.end_of(call, address, bytes)?;
+        if peers.len() > PEERS_MAX {
+            return fail(call, Code::TooManyPeers);
+        }
+        if !peers.iter().all(|&peer| self.is_peer(peer)) {
+            return fail(call, Code::InvalidValue);
+        }
         let mut tables = self.tables();
         if !tables.is_whole_mappings(address, end) {
             return fail(call, Code::InvalidValue);
@@ -273,6 +349,10 @@ impl Memory {
         // SAFETY: the range is exactly whole mappings of ours.
         unsafe { sys::make_accessible(address, bytes) }
             .map_err(|errno| mapping_error(call, errno))?;
+        let peers: Arc<[u32]> = peers.into();
+        for (_, mapping) in tables.mappings.range_mut(address..end) {
+            mapping.peers = Arc::clone(&peers);
+        }
         if self.pinned {
             let locked = self.lock_or_warn(address, bytes);
             tables.mark_locked(address, end, locked);
@@ -340,20 +420,65 @@ impl Memory {
     }
 }
 
+impl Page {
+    /// A page of the device's own file.
+    pub(super) fn at(offset: usize, bytes: usize) -> Page {
+        Page { offset, bytes, mappings: 0, released: false, exported: false, source: None }
+    }
+}
+
 impl Tables {
+    /// The devices with access to each mapping that the range touches; `None` where some of the
+    /// range is not mapped.
+    pub(super) fn peers_in(&self, address: usize, end: usize) -> Option<Vec<Arc<[u32]>>> {
+        let first = self.mappings.range(..=address).next_back()?;
+        let (mut at, mut found) = (*first.0, Vec::new());
+        while at < end {
+            let mapping = self.mappings.get(&at)?;
+            at += mapping.bytes;
+            found.push(Arc::clone(&mapping.peers));
+        }
+        (*first.0 + first.1.bytes > address).then_some(found)
+    }
+
+    /// Gives ranges back that other processes no longer use.
+    pub(super) fn take_back(&mut self, file: &OwnedFd) {
+        let lent = std::mem::take(&mut self.lent);
+        for (offset, bytes) in lent {
+            if sys::is_marked(file, offset, bytes) {
+                self.lent.push((offset, bytes));
+            } else {
+                self.give_range(file, offset, bytes);
+            }
+        }
+    }
+
+    fn give_range(&mut self, file: &OwnedFd, offset: usize, bytes: usize) {
+        // When it fails the machine keeps the memory until the range is used again; the
+        // device's own count is right either way.
+        if let Err(errno) = sys::punch(file, offset, bytes) {
+            tracing::warn!(errno, bytes, "a released page's memory was not returned");
+        }
+        self.ranges.give(offset, bytes);
+        self.page_bytes -= bytes;
+    }
+
     /// Bytes of the device in use, by pages and plain allocations together.
     fn used(&self) -> usize {
         self.page_bytes + self.plain_bytes
     }
 
-    fn is_reserved(&self, address: usize, end: usize) -> bool {
+    /// The end of the reserved addresses from `address` up in which nothing is mapped; at most
+    /// `address` when that is mapped or not reserved.
+    fn free_end(&self, address: usize) -> usize {
         let below = self.reservations.range(..=address).next_back();
-        below.is_some_and(|(&start, reservation)| end <= start + reservation.bytes)
-    }
-
-    fn is_mapped_in(&self, address: usize, end: usize) -> bool {
-        let last = self.mappings.range(..end).next_back();
-        last.is_some_and(|(&start, mapping)| start + mapping.bytes > address)
+        let reserved = below.map_or(0, |(&start, reservation)| start + reservation.bytes);
+        let below = self.mappings.range(..=address).next_back();
+        if below.is_some_and(|(&start, mapping)| start + mapping.bytes > address) {
+            return address;
+        }
+        let above = self.mappings.range(address..).next();
+        above.map_or(reserved, |(&start, _)| start.min(reserved))
     }
 
     /// Whether the range is one or more adjacent mappings, whole and without a gap.
@@ -366,6 +491,18 @@ impl Tables {
             at += mapping.bytes;
         }
         at == end
+    }
+
+    /// Notes pages of `bytes` each as mapped side by side from `address` up.
+    fn add_mappings(&mut self, address: usize, bytes: usize, pages: &[PageHandle]) {
+        for (i, page) in pages.iter().enumerate() {
+            let peers = Arc::default();
+            let mapping = Mapping { bytes, page: page.0, locked: false, peers };
+            self.mappings.insert(address + i * bytes, mapping);
+            if let Some(found) = self.pages.get_mut(&page.0) {
+                found.mappings += 1;
+            }
+        }
     }
 
     fn mark_locked(&mut self, address: usize, end: usize, locked: bool) {
@@ -388,13 +525,14 @@ impl Tables {
         let Some(page) = self.pages.remove(&id) else {
             return;
         };
-        // When it fails the machine keeps the memory until the range is used again; the
-        // device's own count is right either way.
-        if let Err(errno) = sys::punch(file, page.offset, page.bytes) {
-            tracing::warn!(errno, bytes = page.bytes, "a released page's memory was not returned");
+        if page.source.is_some() {
+            return;
         }
-        self.ranges.give(page.offset, page.bytes);
-        self.page_bytes -= page.bytes;
+        if page.exported && sys::is_marked(file, page.offset, page.bytes) {
+            self.lent.push((page.offset, page.bytes));
+            return;
+        }
+        self.give_range(file, page.offset, page.bytes);
     }
 }
 

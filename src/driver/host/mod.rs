@@ -15,15 +15,19 @@
 //! the driver is dropped is discarded.
 
 mod events;
+mod graphs;
 mod memory;
 mod queues;
 mod ranges;
+mod share;
 mod spare;
 mod streams;
 mod sys;
 #[cfg(test)]
 mod tests;
 
+use std::ffi::c_void;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use super::{
@@ -31,6 +35,7 @@ use super::{
     StreamHandle,
 };
 use events::{Cell, Events};
+use graphs::Graphs;
 use memory::Memory;
 use queues::Op;
 use streams::Streams;
@@ -61,6 +66,9 @@ pub struct HostOptions {
     /// The most mappings at a time; more answer [`Code::MappingLimit`]. Without one the
     /// kernel's own limit holds (about 65,500 a process).
     pub mapping_budget: Option<usize>,
+    /// How many other devices, numbered from 1, may be given access to the memory. There is none:
+    /// what they may reach is recorded, and [`HostDriver::read_as_peer`] reads for them.
+    pub peer_devices: u32,
     /// No worker threads: queued work runs only in [`HostDriver::step`], [`HostDriver::run_all`]
     /// and inside calls that wait for it, so that a test decides what is late.
     pub deferred: bool,
@@ -75,6 +83,7 @@ impl Default for HostOptions {
             event_cost_ns: 0,
             pinned: false,
             mapping_budget: None,
+            peer_devices: 0,
             deferred: false,
         }
     }
@@ -85,8 +94,14 @@ impl Default for HostOptions {
 pub struct Census {
     /// Pages that hold memory: not released, or released and still mapped.
     pub pages: usize,
-    /// Bytes of those pages.
+    /// Bytes of those pages, and of lent ones.
     pub page_bytes: usize,
+    /// Pages that are gone here while another process still uses their memory.
+    pub lent_pages: usize,
+    /// Pages of other processes' (or other devices') memory.
+    pub imported_pages: usize,
+    /// Bytes of imported pages.
+    pub imported_bytes: usize,
     /// Mappings.
     pub mappings: usize,
     /// Bytes of mappings that are locked in memory.
@@ -104,7 +119,8 @@ pub struct Census {
     pub streams: usize,
     /// Events.
     pub events: usize,
-    /// File descriptors. The driver's own memory file is 1, for as long as the driver lives.
+    /// File descriptors. The driver's own memory file is 1, for as long as the driver lives;
+    /// each imported page keeps one.
     pub fds: usize,
 }
 
@@ -122,6 +138,7 @@ pub struct HostDriver {
     streams: Streams,
     events: Events,
     memory: Memory,
+    graphs: Graphs,
     info: DeviceInfo,
     event_cost: Duration,
 }
@@ -143,6 +160,7 @@ impl HostDriver {
             streams: Streams::new(options.deferred),
             events: Events::new(),
             memory,
+            graphs: Graphs::default(),
             info,
             event_cost: Duration::from_nanos(u64::from(options.event_cost_ns)),
         })
@@ -207,6 +225,28 @@ impl HostDriver {
         self.streams.outstanding()
     }
 
+    /// The devices, beside the own one, that may use all of a range now; `None` where some of it
+    /// is not mapped.
+    pub fn peers_of(&self, address: usize, bytes: usize) -> Option<Vec<u32>> {
+        self.memory.peers_of(address, bytes)
+    }
+
+    /// What device `device` would read at an address: [`Code::InvalidValue`] without access. The
+    /// range stays mapped meanwhile.
+    pub fn read_as_peer(&self, device: u32, address: usize, bytes: usize) -> DriverResult<Vec<u8>> {
+        self.memory.read_as_peer(device, address, bytes)
+    }
+
+    /// Makes a stream say that it captures a graph, or no more. It goes on running its work.
+    pub fn set_capturing(&self, stream: StreamHandle, capturing: bool) {
+        self.graphs.set_capturing(stream, capturing);
+    }
+
+    /// Ends a graph: calls what [`Driver::on_graph_release`] was given for it. Says how many.
+    pub fn end_graph(&self, graph: u64) -> usize {
+        self.graphs.end(graph)
+    }
+
     #[inline]
     fn event(&self, call: Call, event: EventHandle) -> DriverResult<&Cell> {
         self.events.get(event.0).ok_or(DriverError { call, code: Code::InvalidHandle })
@@ -264,12 +304,35 @@ impl Driver for HostDriver {
         self.memory.map(address, bytes, page)
     }
 
+    /// One system call for each row of pages that lie side by side in the memory file, as
+    /// those do that were created one after another.
+    fn map_run(
+        &self,
+        address: usize,
+        page_bytes: usize,
+        pages: &[PageHandle],
+    ) -> Result<(), (usize, DriverError)> {
+        self.memory.map_run(address, page_bytes, pages)
+    }
+
     fn unmap(&self, address: usize, bytes: usize) -> DriverResult<()> {
         self.memory.unmap(address, bytes)
     }
 
-    fn set_access(&self, address: usize, bytes: usize) -> DriverResult<()> {
-        self.memory.set_access(address, bytes)
+    fn set_access(&self, address: usize, bytes: usize, peers: &[u32]) -> DriverResult<()> {
+        self.memory.set_access(address, bytes, peers)
+    }
+
+    fn can_access_peer(&self, device: u32) -> bool {
+        self.memory.is_peer(device)
+    }
+
+    fn export(&self, page: PageHandle) -> DriverResult<OwnedFd> {
+        self.memory.export(page)
+    }
+
+    fn import(&self, fd: BorrowedFd<'_>, bytes: usize) -> DriverResult<PageHandle> {
+        self.memory.import(fd, bytes)
     }
 
     fn alloc_plain(&self, bytes: usize) -> DriverResult<usize> {
@@ -302,6 +365,20 @@ impl Driver for HostDriver {
     #[inline]
     fn stream_check(&self, stream: StreamHandle) -> DriverResult<()> {
         self.streams.check(stream)
+    }
+
+    fn stream_capturing(&self, stream: StreamHandle) -> bool {
+        self.graphs.is_capturing(stream)
+    }
+
+    fn on_graph_release(
+        &self,
+        graph: u64,
+        call: unsafe extern "C" fn(*mut c_void),
+        word: usize,
+    ) -> DriverResult<()> {
+        self.graphs.on_end(graph, call, word);
+        Ok(())
     }
 
     fn copy(&self, to: usize, from: usize, bytes: usize, stream: StreamHandle) -> DriverResult<()> {

@@ -4,7 +4,7 @@
 //! each function is one system call and has no other effect. It must not keep state or
 //! choose policy; `memory` does both. Cost: the call itself.
 
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
 
 /// A system call's error number.
@@ -33,10 +33,13 @@ pub(super) fn page_size() -> usize {
     usize::try_from(size).unwrap_or(4096)
 }
 
+/// The name of a device's memory file.
+const FILE_NAME: &std::ffi::CStr = c"forebay-device";
+
 /// An empty, close-on-exec memory file.
 pub(super) fn memory_file() -> Result<OwnedFd, Errno> {
     // SAFETY: the name is a NUL-terminated constant.
-    let fd = unsafe { libc::memfd_create(c"forebay-device".as_ptr(), libc::MFD_CLOEXEC) };
+    let fd = unsafe { libc::memfd_create(FILE_NAME.as_ptr(), libc::MFD_CLOEXEC) };
     if fd < 0 {
         return Err(errno());
     }
@@ -49,6 +52,69 @@ pub(super) fn set_length(file: &OwnedFd, bytes: usize) -> Result<(), Errno> {
     let length = libc::off_t::try_from(bytes).map_err(|_| libc::EFBIG)?;
     // SAFETY: `file` is an open descriptor that we own.
     check(unsafe { libc::ftruncate(file.as_raw_fd(), length) })
+}
+
+/// Opens the same file once more: a descriptor with a position and marks of its own.
+pub(super) fn open_again(file: &impl AsFd) -> Result<OwnedFd, Errno> {
+    let path = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
+    let file = std::fs::File::options().read(true).write(true).open(path);
+    file.map(OwnedFd::from).map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))
+}
+
+/// Whether a descriptor is of some device's memory file, in whichever process it was made.
+pub(super) fn is_memory_file(fd: BorrowedFd<'_>) -> bool {
+    let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+    let name = format!("/memfd:{}", FILE_NAME.to_string_lossy());
+    link.is_ok_and(|link| link.to_string_lossy().starts_with(&name))
+}
+
+/// Sets a descriptor's position.
+pub(super) fn set_position(file: &OwnedFd, offset: usize) -> Result<(), Errno> {
+    let offset = libc::off_t::try_from(offset).map_err(|_| libc::EFBIG)?;
+    // SAFETY: `file` is an open descriptor that we own; the call takes no pointers.
+    let result = unsafe { libc::lseek(file.as_raw_fd(), offset, libc::SEEK_SET) };
+    if result < 0 { Err(errno()) } else { Ok(()) }
+}
+
+/// A descriptor's position.
+pub(super) fn position(fd: BorrowedFd<'_>) -> Result<usize, Errno> {
+    // SAFETY: `fd` is open for as long as it is borrowed; the call takes no pointers.
+    let result = unsafe { libc::lseek(fd.as_raw_fd(), 0, libc::SEEK_CUR) };
+    usize::try_from(result).map_err(|_| errno())
+}
+
+/// A file's length.
+pub(super) fn length(fd: BorrowedFd<'_>) -> Result<usize, Errno> {
+    // SAFETY: an all-zero `stat` is a valid value of that plain C struct.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: `stat` is writable and of the type that fstat fills.
+    check(unsafe { libc::fstat(fd.as_raw_fd(), &raw mut stat) })?;
+    usize::try_from(stat.st_size).map_err(|_| libc::EIO)
+}
+
+fn range_lock(kind: libc::c_int, offset: usize, bytes: usize) -> Result<libc::flock, Errno> {
+    // SAFETY: an all-zero `flock` is a valid value of that plain C struct.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = kind as libc::c_short;
+    lock.l_whence = libc::SEEK_SET as libc::c_short;
+    lock.l_start = libc::off_t::try_from(offset).map_err(|_| libc::EFBIG)?;
+    lock.l_len = libc::off_t::try_from(bytes).map_err(|_| libc::EFBIG)?;
+    Ok(lock)
+}
+
+/// Marks a range as used by this opening of the file, until its last descriptor and mapping go.
+pub(super) fn mark(file: &OwnedFd, offset: usize, bytes: usize) -> Result<(), Errno> {
+    let lock = range_lock(libc::F_RDLCK, offset, bytes)?;
+    // SAFETY: `lock` is a live local of the type that the command reads.
+    check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) })
+}
+
+/// Whether another opening of the file has a mark in a range. True where that cannot be told.
+pub(super) fn is_marked(file: &OwnedFd, offset: usize, bytes: usize) -> bool {
+    let Ok(mut lock) = range_lock(libc::F_WRLCK, offset, bytes) else { return true };
+    // SAFETY: `lock` is a live local of the type that the command reads and writes.
+    let asked = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) };
+    asked != 0 || libc::c_int::from(lock.l_type) != libc::F_UNLCK
 }
 
 /// Gives the memory behind a range of the file back; it reads as zeros afterwards.

@@ -105,7 +105,7 @@ impl Driver for FakeDriver {
     fn unmap(&self, _address: usize, _bytes: usize) -> DriverResult<()> {
         unsupported(Call::Unmap)
     }
-    fn set_access(&self, _address: usize, _bytes: usize) -> DriverResult<()> {
+    fn set_access(&self, _address: usize, _bytes: usize, _peers: &[u32]) -> DriverResult<()> {
         unsupported(Call::SetAccess)
     }
     fn alloc_plain(&self, _bytes: usize) -> DriverResult<usize> {

@@ -22,6 +22,7 @@ fn the_census_returns_to_clean() {
         streams: 1,
         events: 1,
         fds: 1,
+        ..Census::default()
     };
     assert_eq!(driver.census(), expected);
     driver.fill(base, 1, GRANULE, stream).expect("queued");
@@ -119,7 +120,7 @@ fn map_to_the_limit(limit: usize, extra: usize) -> bool {
         driver.unmap(base + i / 2 * 8192, 4096).expect("a mapping less");
         driver.unmap(base, 4096).expect("a mapping less");
         driver.map(at, 4096, page).expect("there is room");
-        driver.set_access(at, 4096).expect("needs no room");
+        driver.set_access(at, 4096, &[]).expect("needs no room");
         assert!(sys::readable(at));
         return (1..i / 2).all(|i| driver.unmap(base + i * 8192, 4096).is_ok());
     }

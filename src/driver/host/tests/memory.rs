@@ -15,7 +15,7 @@ fn a_page_keeps_its_contents_when_it_moves() {
     driver.unmap(base, 2 * GRANULE).expect("one call for both mappings");
     driver.map(other + GRANULE, GRANULE, pages[0]).expect("free");
     driver.map(other, GRANULE, pages[1]).expect("free");
-    driver.set_access(other, 2 * GRANULE).expect("mapped");
+    driver.set_access(other, 2 * GRANULE, &[]).expect("mapped");
     assert_eq!(read(other), 21);
     assert_eq!(read(other + GRANULE), 11);
     assert_eq!(read(other + 2 * GRANULE - 1), 12);
@@ -31,7 +31,7 @@ fn memory_is_inaccessible_until_access_is_set_and_after_unmap() {
     assert!(!sys::readable(base));
     driver.map(base, GRANULE, page).expect("free");
     assert!(!sys::readable(base));
-    driver.set_access(base, GRANULE).expect("mapped");
+    driver.set_access(base, GRANULE, &[]).expect("mapped");
     assert!(sys::readable(base));
     assert!(sys::readable(base + GRANULE - 1));
     assert!(!sys::readable(base + GRANULE));
@@ -119,7 +119,7 @@ fn wrong_use_of_memory_is_refused_and_changes_nothing() {
     refused("not mapped", driver.unmap(room, G), invalid);
     refused("past the mapping", driver.unmap(base + G, 2 * G), invalid);
     refused("no end", driver.unmap(base, usize::MAX - G + 1), invalid);
-    refused("not mapped", driver.set_access(room, G), invalid);
+    refused("not mapped", driver.set_access(room, G, &[]), invalid);
     refused("mapped", driver.unreserve(base, 2 * G), invalid);
     refused("first half", driver.unreserve(room, G), invalid);
     refused("second half", driver.unreserve(room + G, G), invalid);
@@ -193,7 +193,7 @@ fn pinned_memory_is_locked_or_counted_as_not_locked() {
     let (base, _pages) = mapped(&driver, 1);
     let locked = driver.census().locked_bytes;
     assert_eq!(locked, if is_locked(base) { GRANULE } else { 0 });
-    driver.set_access(base, GRANULE).expect("again changes nothing");
+    driver.set_access(base, GRANULE, &[]).expect("again changes nothing");
     assert_eq!(driver.census().locked_bytes, locked);
     driver.unmap(base, GRANULE).expect("mapped");
     assert_eq!(driver.census().locked_bytes, 0);
@@ -212,6 +212,6 @@ fn a_range_with_a_gap_is_not_unmapped() {
     // As long as both mappings together, which lie apart.
     assert_eq!(code(driver.unmap(base, 3 * GRANULE)), Code::InvalidValue);
     assert_eq!(code(driver.unmap(base, 4 * GRANULE)), Code::InvalidValue);
-    assert_eq!(code(driver.set_access(base, 3 * GRANULE)), Code::InvalidValue);
+    assert_eq!(code(driver.set_access(base, 3 * GRANULE, &[])), Code::InvalidValue);
     assert_eq!(driver.census(), before);
 }

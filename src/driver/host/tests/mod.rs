@@ -5,6 +5,7 @@
 
 mod life;
 mod memory;
+mod share;
 mod streams;
 
 use super::*;
@@ -46,6 +47,6 @@ fn mapped(driver: &HostDriver, granules: usize) -> (usize, Vec<PageHandle>) {
             page
         })
         .collect();
-    driver.set_access(base, granules * GRANULE).expect("mapped");
+    driver.set_access(base, granules * GRANULE, &[]).expect("mapped");
     (base, pages)
 }
