@@ -66,7 +66,8 @@ fn plain_memory() {
     assert_eq!(free(d + 512), 1);
     sim.expect_misuse("free of an interior pointer");
     assert_eq!(free(d), 0);
-    row("cuMemFree: null, freed, foreign or interior pointers are 1", H);
+    row("cuMemFree: freed, foreign or interior pointers are 1", H);
+    row("cuMemFree: a null pointer is 1", "assumption");
     assert_eq!(sim.live("allocations") + sim.live("device_bytes"), 0);
 }
 
@@ -157,7 +158,7 @@ fn host_memory() {
     assert_eq!(cu!(cuMemHostGetFlags(&raw mut flags, p)), 0);
     assert_eq!(flags, 1 | 4 | 2);
     assert_eq!(cu!(cuMemHostGetFlags(&raw mut flags, 0x10 as *mut _)), 1);
-    row("cuMemHostGetFlags: as allocated, and mapped", "assumption: unified addressing maps all");
+    row("cuMemHostGetFlags: as allocated, and mapped", "assumption");
     assert_eq!(free(at), 1);
     sim.expect_misuse("free of a foreign pointer");
     assert_eq!(cu!(cuMemFreeHost(p)), 0);
@@ -180,6 +181,13 @@ fn managed_memory() {
     assert_eq!(cu!(cuMemAllocManaged(&raw mut at, 3 * G, 1)), 0);
     assert!(holds(at, 3 * G, 0xA5));
     fill(at, 3 * G, 2);
+    let mut kind = [9u8; 8];
+    assert_eq!(cu!(cuPointerGetAttribute(kind.as_mut_ptr().cast(), 2, at)), 0);
+    assert_eq!(kind, [2, 0, 0, 0, 9, 9, 9, 9]);
+    row("pointer attributes: managed memory is of type device", "assumption");
+    assert_eq!(cu!(cuPointerGetAttribute(kind.as_mut_ptr().cast(), 8, at)), 0);
+    assert_eq!(kind, [1, 0, 0, 0, 9, 9, 9, 9]);
+    row("pointer attributes: truth values are written as four bytes", "assumption");
     row("cuMemAllocManaged: one address for host and devices; flags global or host", H);
     assert_eq!(cu!(cuMemFreeHost(at as *mut _)), 1);
     sim.expect_misuse("free of the wrong kind of host memory");
@@ -265,7 +273,8 @@ fn attributes_of_virtual_memory() {
     assert_eq!(attribute::<u32>(8, here), Ok(0));
     assert_eq!(attribute::<i32>(9, here), Ok(0));
     assert_eq!(attribute::<u64>(1, here), Ok(0));
-    row("pointer attributes: no legacy IPC, no context", "cuda.h; UCX takes the device's ordinal");
+    row("pointer attributes: virtual memory is not for legacy IPC", H);
+    row("pointer attributes: virtual memory has context 0", "assumption");
     let other = at + 4 * g;
     assert_eq!(attribute::<u64>(20, here), attribute::<u64>(20, other));
     assert_ne!(attribute::<u64>(7, here), attribute::<u64>(7, other));
