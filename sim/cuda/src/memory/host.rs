@@ -1,9 +1,9 @@
 //! Host memory that devices can reach: pinned, registered, managed.
 //!
-//! Owns the list of such ranges (in [`Plain`](super::plain::Plain)). Pinned and managed memory is anonymous memory of
-//! this process, filled with poison; it is not locked, since the simulation has no hardware
-//! that would miss it. Every device may access all of it. Registered memory stays the
-//! program's. Cost: O(log n), a system call, the poison.
+//! Owns the list of such ranges (in [`Plain`](super::plain::Plain)). Pinned and managed memory is
+//! anonymous memory of this process, filled with poison; it is not locked, since the simulation
+//! has no hardware that would miss it. Every device may access all of it. Registered memory stays
+//! the program's. Cost: O(log n), a system call, the poison.
 
 use super::os::{self, HOST_PAGE};
 use super::refused::Refused;
