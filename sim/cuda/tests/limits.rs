@@ -311,6 +311,60 @@ fn nothing_is_unmapped_under_work_that_runs() {
 }
 
 #[test]
+fn what_is_left_at_the_end_is_told() {
+    let memory = Memory::with(config(1)).expect("memory");
+    let g = G as u64;
+    let at = memory.change(41, |s| s.reserve(2 * g, 0, 0, 0)).expect("addresses");
+    memory
+        .change(42, |s| {
+            let handle = s.create(Place::Device(0), g, prop(0))?;
+            s.map(at, g, 0, handle, 0)
+        })
+        .expect("mapping");
+    let plain = memory.change(43, |s| s.alloc(0, 5, 1000, Kind::Alloc)).expect("memory");
+    memory.record_leaks();
+    let told = forebay_simcuda::misuse::all().0;
+    let mut texts: Vec<&str> =
+        told.iter().filter(|m| m.kind == "leak at exit").map(|m| &*m.text).collect();
+    assert_eq!(texts.len(), 4, "{texts:?}");
+    for (what, call) in [("handle", ""), ("mapping", "42"), ("reservation", "41"), ("memory", "43")]
+    {
+        let i = texts.iter().position(|t| t.starts_with(what) && t.ends_with(call));
+        texts.remove(i.unwrap_or_else(|| panic!("no {what} in {texts:?}")));
+    }
+    memory.context_destroyed(5);
+    assert!(memory.check(0, Range { start: plain, len: 1 }, false).is_err());
+    let leaks = |m: &forebay_simcuda::misuse::Misuse| m.kind == "leak at context destroy";
+    assert_eq!(forebay_simcuda::misuse::all().0.iter().filter(|m| leaks(m)).count(), 1);
+    forebay_simcuda::misuse::clear();
+}
+
+#[test]
+fn worlds_leave_nothing_in_the_process() {
+    let count = || {
+        let files = std::fs::read_dir("/proc/self/fd").expect("descriptors").count();
+        (files, forebay_simcuda::memory::os::mappings_of_process().1)
+    };
+    let leave_much_behind = || {
+        let sim = Sim::start("memory = 256MiB\ndevices = 3");
+        sim.primary(0);
+        for i in 0..20 {
+            let at = mapped(2 * G);
+            assert!(poke(at, i));
+            let mut plain = 0;
+            assert_eq!(cu!(cuMemAlloc_v2(&raw mut plain, 100)), 0);
+            let mut pinned = std::ptr::null_mut();
+            assert_eq!(cu!(cuMemAllocHost_v2(&raw mut pinned, 5000)), 0);
+        }
+    };
+    leave_much_behind();
+    let before = count();
+    (0..10).for_each(|_| leave_much_behind());
+    let after = count();
+    assert!(after.0 <= before.0 + 2 && after.1 <= before.1 + 20, "{before:?} {after:?}");
+}
+
+#[test]
 fn threads_work_on_their_own_reservations() {
     let sim = Sim::start("memory = 256MiB\ngranularity = 64KiB");
     let unit = 64 << 10;
@@ -366,7 +420,8 @@ fn descriptors_end() {
         });
         assert_eq!(last, Some((304, -1)));
     });
-    sim.expect_misuse("host_file_limit");
+    assert!(sim.report()["misuse"][0]["text"].as_str().is_some_and(|t| t.contains("NOFILE")));
+    sim.expect_misuse("limit of the host");
     fds.pop();
     assert!(fds.len() > 50 && fds.len() < 100);
     assert_eq!(sim.live("exported_fds"), fds.len() as u64);
@@ -403,7 +458,9 @@ fn the_hosts_mappings_end_with_a_name() {
         assert!(done <= n, "more mappings than the host allows");
     };
     assert_eq!(code, 304);
-    sim.expect_misuse("host_mapping_limit");
+    let text = sim.report()["misuse"][0]["text"].to_string();
+    assert!(text.contains("host_mapping_limit: vm.max_map_count"), "{text}");
+    sim.expect_misuse("limit of the host");
     assert!(done > limit / 4);
     assert_eq!(sim.live("mappings"), done);
     row("the host's limit on mappings is 304 and has its own name", "vm.max_map_count");

@@ -423,6 +423,20 @@ fn memory_outlives_the_exporters_release() {
     other.end();
 }
 
+#[test]
+fn an_importers_release_takes_nothing_from_the_exporter() {
+    let sim = Sim::start("memory = 64MiB");
+    sim.primary(0);
+    let (mut other, fd) = exporting();
+    let handle = import(fd).expect("a handle");
+    drop_fd(fd);
+    assert_eq!(release(handle), 0);
+    assert_eq!(sim.live("physical"), 0);
+    assert_eq!(other.ask("byte"), 0x5A.to_string());
+    assert_eq!(other.ask("release"), (64 << 20).to_string());
+    other.end();
+}
+
 fn open(handle: CUipcMemHandle, flags: u32) -> Result<u64, u32> {
     let mut at = 0;
     match cu!(cuIpcOpenMemHandle_v2(&raw mut at, handle, flags)) {

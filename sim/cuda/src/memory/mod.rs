@@ -325,7 +325,9 @@ fn tell(refused: &Refused) -> u32 {
     match refused.why {
         Why::Rule => {}
         Why::Misuse(kind) => misuse::record(kind, &*refused.text),
-        Why::Host(error) => misuse::record(error.name(), &*refused.text),
+        Why::Host(error) => {
+            misuse::record(misuse::HOST_LIMIT, format!("{}: {}", error.name(), refused.text));
+        }
     }
     refused.code
 }
