@@ -139,6 +139,36 @@ pub fn unmap(at: u64, len: u64) {
     }
 }
 
+/// Mappings kept back from the kernel's limit: given up so that an unmap, which may have to split
+/// what is left, works when no other mapping can be made.
+#[derive(Debug)]
+pub struct Spare {
+    at: u64,
+}
+
+/// Host pages of a spare, each a mapping of its own.
+const SPARE_PAGES: u64 = 16;
+
+impl Spare {
+    /// Takes as many mappings as an unmap may need, and more.
+    ///
+    /// # Errors
+    /// The host's.
+    pub fn take() -> Result<Spare, HostError> {
+        let spare = Spare { at: reserve(SPARE_PAGES * HOST_PAGE, HOST_PAGE, 0)? };
+        for page in (0..SPARE_PAGES).step_by(2) {
+            protect(spare.at + page * HOST_PAGE, HOST_PAGE, Rights::Read)?;
+        }
+        Ok(spare)
+    }
+}
+
+impl Drop for Spare {
+    fn drop(&mut self) {
+        unmap(self.at, SPARE_PAGES * HOST_PAGE);
+    }
+}
+
 /// Maps `len` bytes of a file over a reserved range of the caller's.
 ///
 /// # Errors

@@ -243,6 +243,7 @@ impl Space {
         len: u64,
         used: u64,
     ) -> Result<u64, Refused> {
+        self.keep_spare()?;
         let taken = self.take_range(len, self.config.granule, 0)?;
         let mapped = match self.pages.phys(phys) {
             Some(memory) => {

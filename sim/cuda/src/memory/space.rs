@@ -50,6 +50,8 @@ pub struct Space {
     pub plain: Plain,
     /// Bytes of address space taken by reservations and plain memory.
     pub reserved: u64,
+    /// Given up when the host has no mapping left for an unmap.
+    spare: Option<os::Spare>,
     /// The latest ranges that ended.
     gone: VecDeque<Gone>,
     /// The number of the call that changes the map now; set by whoever takes the lock.
@@ -74,6 +76,7 @@ impl Space {
             reservations: BTreeMap::new(),
             mappings: BTreeMap::new(),
             reserved: 0,
+            spare: Some(os::Spare::take()?),
             gone: VecDeque::new(),
             call: 0,
         })
@@ -112,6 +115,31 @@ impl Space {
             os::unmap(shadow, len);
         }
         self.reserved -= taken.len;
+    }
+
+    /// Makes sure, before a mapping is made, that it can be unmapped again.
+    ///
+    /// # Errors
+    /// The host's limit.
+    pub(super) fn keep_spare(&mut self) -> Result<(), HostError> {
+        if self.spare.is_none() {
+            self.spare = Some(os::Spare::take()?);
+        }
+        Ok(())
+    }
+
+    /// Turns a range back into a bare reservation, also when the host has no mapping left.
+    ///
+    /// # Errors
+    /// The host's; the range is then as before.
+    pub(super) fn clear_range(&mut self, host: u64, len: u64) -> Result<(), HostError> {
+        match os::clear(host, len) {
+            Err(HostError::MappingLimit) if self.spare.is_some() => {
+                self.spare = None;
+                os::clear(host, len)
+            }
+            done => done,
+        }
     }
 
     /// `cuMemAddressReserve`: `len` bytes, aligned to `align` or the granule, at `hint` if that

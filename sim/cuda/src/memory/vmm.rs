@@ -167,6 +167,7 @@ impl Space {
         if at == 0 || len == 0 || !at.is_multiple_of(granule) || !len.is_multiple_of(granule) {
             return Err(Refused::invalid(format!("{range}: not of whole granules")));
         }
+        self.keep_spare()?;
         let (phys, memory) = self.pages.of_handle(handle, "cuMemMap")?;
         if len > memory.len {
             let text = format!("{len} bytes of a handle of {}", memory.len);
@@ -273,7 +274,7 @@ impl Space {
     pub fn unmap(&mut self, range: Range) -> Result<u64, Refused> {
         let starts = self.whole_mappings(range, "cuMemUnmap")?;
         let host = self.host_address(range.start);
-        os::clear(host, range.len)?;
+        self.clear_range(host, range.len)?;
         for start in &starts {
             self.close(*start);
             if let Some(mapping) = self.mappings.remove(start) {
