@@ -149,7 +149,7 @@ impl Space {
     }
 
     fn unknown_host(&self, at: u64) -> Refused {
-        match self.last_gone(Range { start: at, len: 1 }) {
+        match self.last_freed(at) {
             Some(gone) => wrong("double free", format!("host memory {at:#x} {gone}")),
             None => {
                 let text = format!("host memory {at:#x} was never given out");

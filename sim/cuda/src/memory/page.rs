@@ -140,8 +140,8 @@ pub struct Pages {
     poison_max: u64,
     /// Bytes that were not filled since the host has too little memory.
     pub unpoisoned: u64,
-    /// Descriptors given out: the number, the file's identity, the place in it.
-    exports: Vec<(RawFd, (u64, u64), u64)>,
+    /// Descriptors given out, by number: the file's identity and the place in it.
+    exports: BTreeMap<RawFd, ((u64, u64), u64)>,
     /// The last handles that ended: the handle and the call.
     ended: std::collections::VecDeque<(u64, u64)>,
 }
@@ -203,7 +203,7 @@ impl Pages {
             poisoned: 0,
             poison_max: os::host_memory() / 4,
             unpoisoned: 0,
-            exports: Vec::new(),
+            exports: BTreeMap::new(),
             ended: std::collections::VecDeque::new(),
         })
     }
@@ -513,14 +513,14 @@ impl Pages {
     /// Remembers a descriptor that the program got.
     pub(super) fn gave_out(&mut self, fd: RawFd, file: (u64, u64), offset: u64) {
         if self.exports.len().is_power_of_two() {
-            self.exports.retain(is_open_still);
+            self.exports.retain(|fd, place| is_open_still(*fd, *place));
         }
-        self.exports.push((fd, file, offset));
+        self.exports.insert(fd, (file, offset));
     }
 
     /// Descriptors given out that are still open in this process, by that number.
     pub fn exported(&self) -> u64 {
-        self.exports.iter().filter(|e| is_open_still(e)).count() as u64
+        self.exports.iter().filter(|(fd, place)| is_open_still(**fd, **place)).count() as u64
     }
 
     /// Physical allocations that are mapped at several addresses.
@@ -534,7 +534,7 @@ impl Pages {
     }
 }
 
-fn is_open_still(export: &(RawFd, (u64, u64), u64)) -> bool {
-    let (fd, file, offset) = *export;
+fn is_open_still(fd: RawFd, place: ((u64, u64), u64)) -> bool {
+    let (file, offset) = place;
     os::identity_of(fd) == Some(file) && os::position(fd) == Ok(offset)
 }

@@ -318,7 +318,7 @@ impl Space {
             let text = format!("{at:#x} is virtual memory, reserved at {start:#x}");
             return Err(foreign("free of virtual memory", text));
         }
-        if let Some(gone) = self.last_gone(Range { start: at, len: 1 }) {
+        if let Some(gone) = self.last_freed(at) {
             return Err(foreign("double free", format!("{at:#x} {gone}")));
         }
         Err(foreign("free of a foreign pointer", format!("{at:#x} was never given out")))

@@ -207,12 +207,12 @@ impl Space {
 
     fn no_reservation(&self, at: u64, what: &str) -> Refused {
         match self.last_gone(Range { start: at, len: 1 }) {
-            Some(gone) => Refused::misuse(
+            Some(gone) if gone.what == GoneWhat::Reservation => Refused::misuse(
                 CUDA_ERROR_INVALID_VALUE,
                 "use of a freed reservation",
                 format!("{what}: {at:#x} {gone}"),
             ),
-            None => Refused::invalid(format!("no reservation starts at {at:#x}")),
+            _ => Refused::invalid(format!("no reservation starts at {at:#x}")),
         }
     }
 
@@ -231,9 +231,19 @@ impl Space {
         self.gone.push_back(Gone { range, what, call: self.call });
     }
 
-    /// What was at a range and ended last, among the latest that ended.
+    /// What was at a range and ended last, among the latest that ended. What was there before
+    /// the present reservation of it does not count.
     pub fn last_gone(&self, range: Range) -> Option<&Gone> {
-        self.gone.iter().rev().find(|gone| gone.range.overlaps(range))
+        let here = self.reservation_of(Range { start: range.start, len: 1 });
+        let since = here.map_or(0, |(_, reservation)| reservation.call);
+        let found = self.gone.iter().rev().find(|gone| gone.range.overlaps(range))?;
+        (found.call >= since).then_some(found)
+    }
+
+    /// The same, if it was an allocation.
+    pub fn last_freed(&self, at: u64) -> Option<&Gone> {
+        let gone = self.last_gone(Range { start: at, len: 1 })?;
+        (gone.what == GoneWhat::Allocation).then_some(gone)
     }
 }
 

@@ -174,7 +174,9 @@ impl Space {
             return Err(Refused::invalid(text));
         }
         let Some((base, reservation)) = self.reservation_of(range) else {
-            return Err(match self.last_gone(range) {
+            let first = Range { start: at, len: 1 };
+            let reserved = self.reservation_of(first).is_some();
+            return Err(match self.last_gone(first).filter(|_| !reserved) {
                 Some(gone) if gone.what == GoneWhat::Reservation => Refused::misuse(
                     CUDA_ERROR_INVALID_VALUE,
                     "use of a freed reservation",
@@ -258,12 +260,12 @@ impl Space {
             return Err(Refused::invalid(format!("{what}: {range} starts inside a mapping")));
         }
         Err(match self.last_gone(Range { start: at, len: 1 }) {
-            Some(gone) => Refused::misuse(
+            Some(gone) if gone.what == GoneWhat::Mapping => Refused::misuse(
                 CUDA_ERROR_INVALID_VALUE,
                 "use after unmap",
                 format!("{what}: {missing} is not mapped, {gone}"),
             ),
-            None => Refused::invalid(format!("{what}: {missing} is not mapped")),
+            _ => Refused::invalid(format!("{what}: {missing} is not mapped")),
         })
     }
 
