@@ -277,6 +277,65 @@ fn a_shadow_serves_the_engine_while_the_cpu_is_kept_out() {
     assert_eq!(peek(memory.view().host_address(at)), None);
 }
 
+#[test]
+fn nothing_is_unmapped_under_work_that_runs() {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let memory = Arc::new(Memory::with(config(1)).expect("memory"));
+    let g = G as u64;
+    let at = memory.change(1, |s| s.reserve(g, 0, 0, 0)).expect("addresses");
+    let range = Range { start: at, len: g };
+    memory
+        .change(2, |s| {
+            let handle = s.create(Place::Device(0), g, prop(0))?;
+            s.map(at, g, 0, handle, 0)?;
+            s.set_access(range, &[desc(0, RW)])
+        })
+        .expect("mapping");
+    let gone = Arc::new(AtomicBool::new(false));
+    let view = memory.view();
+    let (theirs, flag) = (Arc::clone(&memory), Arc::clone(&gone));
+    let other = std::thread::spawn(move || {
+        theirs.change(3, |s| s.unmap(range)).expect("unmap");
+        flag.store(true, Ordering::SeqCst);
+    });
+    for byte in 0..200 {
+        assert_eq!(view.check(0, range, true), Ok(()));
+        fill(at, G, byte);
+        assert!(!gone.load(Ordering::SeqCst));
+    }
+    drop(view);
+    other.join().expect("the other thread");
+    assert!(memory.check(0, range, false).is_err());
+    row("an unmap waits for work that runs, not for work that is queued", "open kernel modules");
+}
+
+#[test]
+fn threads_work_on_their_own_reservations() {
+    let sim = Sim::start("memory = 256MiB\ngranularity = 64KiB");
+    let unit = 64 << 10;
+    let threads: Vec<_> = (0..4u8)
+        .map(|n| {
+            std::thread::spawn(move || {
+                for round in 0..300 {
+                    let at = reserve(4 * unit);
+                    let handle = create(2 * unit);
+                    let there = at + (round % 3) * unit as u64;
+                    assert_eq!(map(there, 2 * unit, handle), 0);
+                    assert_eq!(release(handle), 0);
+                    assert_eq!(access(there, 2 * unit, 0, RW), 0);
+                    fill(there, 2 * unit, n);
+                    assert!(holds(there, 2 * unit, n));
+                    assert_eq!(unmap(there, 2 * unit), 0);
+                    assert_eq!(unreserve(at, 4 * unit), 0);
+                }
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|t| t.join().expect("a thread"));
+    assert_eq!(sim.live("physical") + sim.live("mappings") + sim.live("reservations"), 0);
+}
+
 /// Runs `body` with a lower limit on descriptors.
 fn with_few_files(limit: u64, body: impl FnOnce()) {
     let mut old = libc::rlimit { rlim_cur: 0, rlim_max: 0 };

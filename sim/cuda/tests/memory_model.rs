@@ -96,8 +96,11 @@ impl Model {
     }
 
     fn used(&self) -> u64 {
-        let alive = (0..self.phys.len()).filter(|p| self.is_alive(*p));
-        let virt: u64 = alive.map(|p| self.phys[p].contents.len() as u64).sum();
+        let held = self.handles.iter().map(|h| h.phys).chain(self.exports.iter().map(|e| e.1));
+        let mut alive: Vec<usize> = held.filter(|p| self.is_alive(*p)).collect();
+        alive.sort_unstable();
+        alive.dedup();
+        let virt: u64 = alive.into_iter().map(|p| self.phys[p].contents.len() as u64).sum();
         virt + self.plain.iter().map(|p| p.1).sum::<u64>()
     }
 

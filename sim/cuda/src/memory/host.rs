@@ -175,6 +175,10 @@ impl Space {
             let text = format!("{range}: {start:#x} is {:?} already", block.kind);
             return Err(Refused::new(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, text));
         }
+        let one = Range { start: range.start, len: 1 };
+        if self.reservation_of(one).is_some() || self.plain.chunk_at(range.start).is_some() {
+            return Err(Refused::invalid(format!("{range} is device memory")));
+        }
         if !os::is_mapped(range.start, range.len) {
             return Err(Refused::invalid(format!("{range} is not in this process")));
         }

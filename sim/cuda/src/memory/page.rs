@@ -131,6 +131,8 @@ pub struct Pages {
     host: Store,
     phys: HashMap<PhysId, Phys>,
     handles: BTreeMap<u64, Handle>,
+    /// Physical allocations by the identity of their file and their place in it.
+    places: HashMap<((u64, u64), u64), PhysId>,
     /// Physical allocations that only descriptors hold.
     lingering: Vec<PhysId>,
     /// Files of other processes that this one has memory of.
@@ -198,6 +200,7 @@ impl Pages {
             host,
             phys: HashMap::new(),
             handles: BTreeMap::new(),
+            places: HashMap::new(),
             lingering: Vec::new(),
             foreign: HashMap::new(),
             poisoned: 0,
@@ -280,6 +283,7 @@ impl Pages {
             store.used += phys.len;
             store.peak = store.peak.max(store.used);
         }
+        self.places.insert((phys.file.identity, phys.offset), id);
         let before = self.phys.insert(id, phys);
         assert!(before.is_none());
     }
@@ -313,8 +317,7 @@ impl Pages {
 
     /// The physical allocation at a place of a file, if this process has it.
     pub(super) fn find(&self, identity: (u64, u64), offset: u64) -> Option<PhysId> {
-        let here = |p: &Phys| p.file.identity == identity && p.offset == offset;
-        self.phys.iter().find(|(_, p)| here(p)).map(|(id, _)| *id)
+        self.places.get(&(identity, offset)).copied()
     }
 
     /// One holder less; ends the allocation if it was the last.
@@ -345,6 +348,7 @@ impl Pages {
             store.used -= phys.len;
         }
         let Backing { file, identity } = &*phys.file;
+        self.places.remove(&(*identity, phys.offset));
         if phys.exported || phys.foreign {
             let _ = os::lock(file, phys.offset, phys.len, RangeLock::Drop);
         }

@@ -13,7 +13,7 @@ use super::space::{Space, Taken};
 use super::{Config, DEVICES_MAX, GoneWhat, Range};
 use crate::memory::host::HostBlock;
 use crate::types::*;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// Every block starts at a multiple of this many bytes.
 pub const ALIGNMENT: u64 = 512;
@@ -69,7 +69,7 @@ pub struct Chunk {
 }
 
 /// Blocks of different owners share no chunk.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Owner {
     device: u32,
     context: u64,
@@ -83,6 +83,8 @@ pub struct Plain {
     pub blocks: BTreeMap<u64, Block>,
     /// Chunks by address.
     pub chunks: BTreeMap<u64, Chunk>,
+    /// Chunks with free parts, by owner.
+    partial: HashMap<Owner, BTreeSet<u64>>,
     /// Pinned, registered and managed host memory by address.
     pub host: BTreeMap<u64, HostBlock>,
     /// Which devices may access plain memory of which: `[accessor][owner]`.
@@ -97,6 +99,7 @@ impl Plain {
         Plain {
             blocks: BTreeMap::new(),
             chunks: BTreeMap::new(),
+            partial: HashMap::new(),
             host: BTreeMap::new(),
             peers: [[false; DEVICES_MAX]; DEVICES_MAX],
             pool_access: HashMap::new(),
@@ -131,6 +134,20 @@ impl Plain {
         }
         let pair = self.peers.get(device as usize).and_then(|row| row.get(block.device as usize));
         if pair.copied().unwrap_or(false) { ALL } else { 0 }
+    }
+
+    /// Brings the list of chunks with free parts in line with one chunk.
+    fn note_parts(&mut self, start: u64) {
+        let Some(chunk) = self.chunks.get(&start) else { return };
+        let list = self.partial.entry(chunk.owner).or_default();
+        if chunk.free.is_empty() {
+            list.remove(&start);
+            if list.is_empty() {
+                self.partial.remove(&chunk.owner);
+            }
+        } else {
+            list.insert(start);
+        }
     }
 
     /// Gives all addresses back to the host, at the world's end.
@@ -199,10 +216,13 @@ impl Space {
 
     /// A small block out of the first free part that is long enough.
     fn cut(&mut self, owner: Owner, len: u64) -> Result<u64, Refused> {
-        let found = self.plain.chunks.iter().find_map(|(start, chunk)| {
-            let part = chunk.free.iter().find(|(_, free)| **free >= len && chunk.owner == owner);
+        let partial = self.plain.partial.get(&owner).into_iter().flatten();
+        let fits = |start: &u64| {
+            let parts = &self.plain.chunks.get(start)?.free;
+            let part = parts.iter().find(|(_, free)| **free >= len);
             part.map(|(offset, free)| (*start, *offset, *free))
-        });
+        };
+        let found = partial.into_iter().find_map(fits);
         let Some((start, offset, free)) = found else {
             return self.new_chunk(owner, self.config.granule, len);
         };
@@ -216,6 +236,7 @@ impl Space {
                 chunk.free.insert(offset + len, free - len);
             }
         }
+        self.plain.note_parts(start);
         Ok(start + offset)
     }
 
@@ -262,6 +283,7 @@ impl Space {
             free.insert(used, len - used);
         }
         self.plain.chunks.insert(taken.at, Chunk { taken, phys, owner, free });
+        self.plain.note_parts(taken.at);
         Ok(taken.at)
     }
 
@@ -345,9 +367,12 @@ impl Space {
         };
         if in_use {
             give_part(&mut chunk.free, at - start, rounded);
+            self.plain.note_parts(start);
             return Ok(());
         }
         let (taken, phys) = (chunk.taken, chunk.phys);
+        chunk.free.clear();
+        self.plain.note_parts(start);
         self.plain.chunks.remove(&start);
         self.give_range(taken);
         self.pages.drop_holder(phys);
