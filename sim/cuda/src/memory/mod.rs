@@ -280,12 +280,6 @@ impl Memory {
         ]
     }
 
-    /// Whether `accessor` may reach plain memory of `owner`, both devices.
-    pub fn set_peer(&self, _accessor: u32, _owner: u32, _may: bool) {}
-
-    /// Records what is not given back as misuse, `leak at exit`.
-    pub fn record_leaks(&self) {}
-
     /// A context is gone: its plain allocations go with it. Handles from `cuMemCreate` stay.
     /// What it leaves is in the list of misuse.
     pub fn context_destroyed(&self, context: u64) {
