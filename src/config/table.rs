@@ -7,6 +7,7 @@
 
 use super::parse::{self, SIZE_FORM, Size};
 use super::{Backend, Config, FreeMode, Leaks, Move};
+use std::path::{Path, PathBuf};
 
 const SWITCH_FORM: &str = "1, true, on, yes or 0, false, off, no";
 const DURATION_FORM: &str = "a duration such as 10s or 500ms, or plain milliseconds";
@@ -100,6 +101,12 @@ fn nanoseconds(text: &str) -> Option<u32> {
 fn backend(text: &str) -> Option<Backend> {
     let words = [("auto", Backend::Auto), ("cuda", Backend::Cuda), ("host", Backend::Host)];
     parse::word(text, &words)
+}
+
+/// A path that means the same wherever the program runs.
+fn absolute_path(text: &str) -> Option<Option<PathBuf>> {
+    let path = Path::new(text.trim());
+    (path.is_absolute() && !text.contains('\0')).then(|| Some(path.to_path_buf()))
 }
 
 fn leaks(text: &str) -> Option<Leaks> {
@@ -267,6 +274,13 @@ pub const VARIABLES: &[Variable] = &[
         reuse = parse::reuse
     ),
     variable!(
+        "FOREBAY_CUDA_LIBRARY",
+        "an absolute path",
+        "the libcuda.so.1 that the system's loader finds",
+        "The CUDA driver's library, where the loader finds none or the wrong one.",
+        cuda_library = absolute_path
+    ),
+    variable!(
         "FOREBAY_HOST_EVENT_NS",
         "nanoseconds from 0 to 1000000000",
         "0",
@@ -294,7 +308,7 @@ mod tests {
             let first = VARIABLES.iter().position(|other| other.name == variable.name);
             assert_eq!(first, Some(index), "{variable:?}");
         }
-        assert_eq!(VARIABLES.len(), 23);
+        assert_eq!(VARIABLES.len(), 24);
     }
 
     #[test]
@@ -313,6 +327,7 @@ mod tests {
             "FOREBAY_HEADROOM",
             "FOREBAY_RELEASE_THRESHOLD",
             "FOREBAY_CACHE",
+            "FOREBAY_CUDA_LIBRARY",
         ];
         assert_eq!(in_words, expected);
     }

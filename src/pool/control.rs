@@ -10,7 +10,7 @@ use super::{HANDLE_SHIFT, OnOutOfMemory, OnUnmap, Pool, Shared};
 use super::{devices, world};
 use crate::base::sync::atomic::{AtomicU64, Ordering};
 use crate::base::units::QUANTUM;
-use crate::driver::{DriverError, DriverResult, Scope, StreamHandle};
+use crate::driver::{Code, DriverError, DriverResult, Scope, StreamHandle};
 use crate::error::{Error, Result, Status};
 use crate::slab::class::slot_bytes;
 use crate::slab::marks::SPECIAL;
@@ -40,7 +40,6 @@ pub fn tell_unmapped(id: u64, address: usize, bytes: usize) {
 
 /// A driver's refusal as an error of the ABI.
 pub fn driver_error(error: DriverError) -> Error {
-    use crate::driver::Code;
     let status = match error.code {
         Code::OutOfMemory | Code::NoAddressSpace => Status::OutOfMemory,
         Code::MappingLimit => Status::MappingLimit,
@@ -59,7 +58,12 @@ pub fn synchronize(shared: &'static Shared, id: u64) -> Result<()> {
     let (driver, streams) = shared
         .with_core(id, |core| (std::sync::Arc::clone(core.driver()), core.lanes.streams()))?;
     if !driver.device().context_events {
-        let waited = streams.iter().try_for_each(|&s| driver.stream_synchronize(s));
+        let waited = match driver.synchronize() {
+            Err(DriverError { code: Code::NotSupported, .. }) => {
+                streams.iter().try_for_each(|&s| driver.stream_synchronize(s))
+            }
+            waited => waited,
+        };
         return waited.map_err(driver_error);
     }
     let event = shared.with_core(id, |core| core.lanes.event(&*driver))?.map_err(driver_error)?;

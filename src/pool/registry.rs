@@ -387,11 +387,18 @@ pub(super) fn new_core(driver: Arc<dyn Driver>, settings: Settings) -> Result<Co
     // By the device, not the limit: the limit may be raised later.
     let size = device.total_bytes.max(granule);
     let wanted = (size.saturating_mul(2)).clamp(granule, FIRST_MAX).next_multiple_of(granule);
-    let space = vmem.add_space(wanted, granule).map_err(|e| {
-        Error::new(Status::Driver, format!("no address space could be reserved: {e}"))
+    let backed = driver.backed_reservations();
+    let first = match backed {
+        // It costs memory: no more than the pool may hold.
+        Some(segment) => segment.min(settings.limit as usize / granule * granule).max(granule),
+        None => wanted,
+    };
+    let space = vmem.add_space(first, granule).map_err(|e| {
+        let text = format!("no address space could be reserved: {e}");
+        Error::new(if backed.is_some() { Status::OutOfMemory } else { Status::Driver }, text)
     })?;
-    let quanta = space.bytes / QUANTUM;
-    let Some(marks) = Marks::new(quanta * 2) else {
+    let covered = if backed.is_some() { wanted } else { space.bytes * 2 };
+    let Some(marks) = Marks::new(covered / QUANTUM) else {
         give_back(vmem);
         return Err(no_memory());
     };

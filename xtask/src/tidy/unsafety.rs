@@ -11,6 +11,12 @@ use std::path::Path;
 /// A file, or a folder (ending in `/`), and why it needs unsafe code.
 const ALLOWED: &[(&str, &str)] = &[
     ("src/driver/host/", "system calls: memfd, mmap, mprotect, copies between raw addresses"),
+    ("src/driver/cuda/context.rs", "the CUDA driver: contexts and capture modes"),
+    ("src/driver/cuda/library.rs", "the loader: libcuda and its symbols"),
+    ("src/driver/cuda/memory.rs", "the CUDA driver: memory"),
+    ("src/driver/cuda/open.rs", "the CUDA driver: devices and their attributes"),
+    ("src/driver/cuda/streams.rs", "the CUDA driver: streams, events, graphs"),
+    ("src/driver/cuda/table.rs", "the CUDA driver's entry points"),
     ("src/abi/", "raw pointers from C"),
     ("src/base/sync.rs", "cells shared between threads"),
     ("src/base/raw.rs", "metadata arrays in mapped memory"),
