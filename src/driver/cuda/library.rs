@@ -91,18 +91,25 @@ impl Library {
         NonNull::new(unsafe { libc::dlsym(self.handle.as_ptr(), name.as_ptr()) })
     }
 
-    fn best_look_up(&self) -> LookUp {
-        if let Some(address) = self.symbol(c"cuGetProcAddress_v2") {
+    /// The newest way that finds `cuInit`; a driver may export one that its version lacks.
+    fn best_look_up(&mut self) -> LookUp {
+        let second = self.symbol(c"cuGetProcAddress_v2").map(|address| {
             // SAFETY: the symbol of this name has this type, see `newer`.
-            return LookUp::Second(unsafe {
+            LookUp::Second(unsafe {
                 std::mem::transmute::<NonNull<c_void>, newer::GetProcAddress>(address)
-            });
-        }
-        if let Some(address) = self.symbol(c"cuGetProcAddress") {
+            })
+        });
+        let first = self.symbol(c"cuGetProcAddress").map(|address| {
             // SAFETY: the type of 11.3, as in `cust_raw::cuGetProcAddress`.
-            return LookUp::First(unsafe {
+            LookUp::First(unsafe {
                 std::mem::transmute::<NonNull<c_void>, GetProcAddressV1>(address)
-            });
+            })
+        });
+        for look_up in [second, first].into_iter().flatten() {
+            self.look_up = look_up;
+            if self.entry(c"cuInit", 2000, c"cuInit").is_some() {
+                return look_up;
+            }
         }
         LookUp::Symbol
     }

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::codes;
 use super::library::Library;
 use super::memory::Properties;
-use super::newer::RawResult;
+use super::newer::{CTX_RECORD_EVENT_SINCE, RawResult};
 use super::{Api, Contexts, CudaDriver, Fallback};
 use crate::driver::segments::SegmentDriver;
 use crate::driver::{Code, DeviceInfo, Driver, DriverError, DriverResult};
@@ -284,7 +284,7 @@ fn describe(api: &Arc<Api>, ordinal: i32) -> Result<CudaDriver> {
     needed("cuDeviceGet", unsafe { api.device_get(&raw mut device, ordinal) })?;
     let version = version(api)?;
     let has = |which| attribute(api, device, which) != 0;
-    let context_events = api.has_context_events();
+    let context_events = api.has_context_events() && version >= CTX_RECORD_EVENT_SINCE;
     let info = DeviceInfo {
         name: name(api, device),
         total_bytes: total_bytes(api, device)?,
