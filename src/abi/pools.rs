@@ -55,6 +55,8 @@ pub struct PoolOptions {
     /// Reuse between streams, added up: 1 none, 2 follow_event_dependencies, 4 opportunistic,
     /// 8 internal_dependencies.
     pub reuse: u32,
+    /// Most idle bytes that the keeper maps ahead of demand.
+    pub ahead: u64,
 }
 
 /// Fills `options` with the defaults that the environment gives.
@@ -88,6 +90,7 @@ pub unsafe extern "C" fn forebay_pool_options_init(options: *mut PoolOptions) ->
             r#move: 0,
             free: 0,
             reuse: 0,
+            ahead: 0,
         };
         // SAFETY: as the caller promised.
         unsafe { put(options, value, "the options") }
@@ -188,6 +191,7 @@ fn apply(o: &PoolOptions, total: u64, config: &Config, settings: &mut Settings) 
         }
     }
     settings.release_threshold = or(o.release_threshold, settings.release_threshold);
+    settings.ahead = or(o.ahead, settings.ahead);
     settings.oom_wait = Duration::from_millis(u64::from(o.oom_wait_ms));
     settings.keeper = o.keeper != 0;
     if o.keeper_budget_ms > 0 {

@@ -4,7 +4,7 @@ use super::{PoolT, StreamT, null, put};
 use crate::driver::StreamHandle;
 use crate::error::Status;
 use crate::pool::slow::guarded;
-use crate::pool::{Pool, control, registry};
+use crate::pool::{Pool, capture as captures, control, registry};
 use std::ffi::c_void;
 
 /// Notes that work on `stream` uses the block too: after its free, the memory is reused only
@@ -55,7 +55,7 @@ pub unsafe extern "C" fn forebay_capture_begin(stream: StreamT, capture: *mut u6
         if capture.is_null() {
             return Err(null("the capture"));
         }
-        let number = control::capture_begin(stream as u64)?;
+        let number = captures::begin(stream as u64)?;
         // SAFETY: as the caller promised.
         unsafe { put(capture, number, "the capture") }
     })
@@ -66,7 +66,7 @@ pub unsafe extern "C" fn forebay_capture_begin(stream: StreamT, capture: *mut u6
 /// @return FOREBAY_ERROR_INVALID_ARGUMENT when it has ended already, or never began.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_capture_end(capture: u64) -> Status {
-    guarded(|| control::capture_end(capture))
+    guarded(|| captures::end(capture))
 }
 
 /// Tells that a capture's graph is gone: what it freed is everyone's after the work queued so far.
@@ -74,7 +74,35 @@ pub extern "C" fn forebay_capture_end(capture: u64) -> Status {
 /// @return FOREBAY_ERROR_BUSY while it, or another capture, is open.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_capture_release(capture: u64) -> Status {
-    guarded(|| control::capture_release(capture))
+    guarded(|| captures::release(capture))
+}
+
+/// Tells which graph a capture became: once the graph and all that is instantiated from it are
+/// gone, the capture is released by itself, as by forebay_capture_release().
+///
+/// @param graph a cudaGraph_t of the capture's device. A user object is retained on it.
+/// @return FOREBAY_ERROR_INVALID_ARGUMENT when the capture never began or is released;
+/// FOREBAY_ERROR_UNSUPPORTED where the driver cannot watch graphs: use
+/// forebay_capture_graph_gone() with a user object of your own, or forebay_capture_release().
+///
+/// Thread-safe.
+#[unsafe(no_mangle)]
+pub extern "C" fn forebay_capture_graph(capture: u64, graph: *mut c_void) -> Status {
+    guarded(|| captures::follow_graph(capture, graph as u64))
+}
+
+/// Tells from a callback that a capture's graph is gone. Makes no driver call, so that it can be
+/// the destructor of a CUDA user object: cudaUserObjectCreate(&object, (void *)(uintptr_t)capture,
+/// forebay_capture_graph_gone, 1, cudaUserObjectNoDestructorSync). The release follows soon, at
+/// the latest when the pool is asked for memory that it has not got.
+///
+/// @param capture the capture's number.
+///
+/// Thread-safe. Never fails.
+#[unsafe(no_mangle)]
+pub extern "C" fn forebay_capture_graph_gone(capture: *mut c_void) {
+    // SAFETY: the word is a number and is not read through.
+    unsafe { captures::graph_gone(capture) };
 }
 
 /// Promises that the block's pages do not move until forebay_unpin() or its free: for memory

@@ -212,6 +212,13 @@ pub const VARIABLES: &[Variable] = &[
         keeper_budget_ms = |text| parse::millis(text, 1000)
     ),
     variable!(
+        "FOREBAY_AHEAD",
+        SIZE_FORM,
+        "0",
+        "Most idle memory that the keeper maps ahead of a growing pool's demand; 0: none.",
+        ahead = Size::parse
+    ),
+    variable!(
         "FOREBAY_LEAKS",
         "off, summary or full",
         "off",

@@ -3,10 +3,10 @@
 //! The pool asks a driver for six things: address space, pages, mappings, streams
 //! with events, pages shared with other devices and processes, and plain allocations (the
 //! fallback where there is no virtual memory management, and the baseline that the demo
-//! compares with). Backends are siblings of
-//! the same shape: [`cuda`] (NVIDIA's driver API, loaded at run time), [`host`] (memfd and mmap, no
-//! GPU needed), [`segments`] (plain allocations under a driver without virtual memory) and
-//! [`faulty`] (wraps any driver: counts, journals, fails on demand).
+//! compares with). Backends are siblings of the same shape: [`cuda`] (NVIDIA's driver API, loaded
+//! at run time), [`host`] (memfd and mmap, no GPU needed), [`segments`] (plain allocations under a
+//! driver without virtual memory) and [`faulty`] (wraps any driver: counts, journals, fails on
+//! demand). [`fuse`] stops a pool's calls once the context is lost.
 //!
 //! # Contract
 //!
@@ -63,6 +63,7 @@
 
 pub mod cuda;
 pub mod faulty;
+pub mod fuse;
 pub mod host;
 pub mod segments;
 

@@ -95,7 +95,7 @@ impl Heap {
             assert_eq!(n.off, prev_end, "nodes cover the space");
             assert!(n.len > 0 || n.kind == Kind::Wall, "only walls are empty");
             match n.kind {
-                Kind::Wall | Kind::Guard => {}
+                Kind::Wall | Kind::Guard | Kind::Foreign => {}
                 Kind::Live => {
                     seen.live_quanta += u64::from(n.len);
                     for q in n.off..n.off + n.len {

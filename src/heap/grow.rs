@@ -177,6 +177,36 @@ impl Heap {
         self.gaps.iter().find(long).map(|(&off, _)| off / self.per_granule)
     }
 
+    /// Whether so many granules from `granule` on are one gap, or part of one.
+    pub fn is_gap(&self, granule: u32, len: u32) -> bool {
+        let start = granule * self.per_granule;
+        let below = self.gaps.range(..=start).next_back();
+        below
+            .is_some_and(|(&off, &gap)| start + len * self.per_granule <= off + self.nodes[gap].len)
+    }
+
+    /// The first of `len` granules at the high end of the highest gap that has so many: out of
+    /// the way of what grows at the low end.
+    pub fn highest_gap(&self, len: u32) -> Option<u32> {
+        let long = |&(_, &gap): &(&u32, &NodeId)| self.nodes[gap].len >= len * self.per_granule;
+        let (&off, &gap) = self.gaps.iter().rev().find(long)?;
+        Some((off + self.nodes[gap].len) / self.per_granule - len)
+    }
+
+    /// Sets granules of a gap aside for memory that is not the heap's. Answers their node.
+    pub fn set_foreign(&mut self, granule: u32, len: u32) -> NodeId {
+        let node = self.cut_gap(granule, len);
+        self.nodes[node].kind = Kind::Foreign;
+        node
+    }
+
+    /// Gives such granules back as a gap.
+    pub fn drop_foreign(&mut self, node: NodeId) {
+        debug_assert_eq!(self.nodes[node].kind, Kind::Foreign);
+        self.nodes[node].kind = Kind::Gap;
+        self.join_gap(node);
+    }
+
     /// Keeps a granule of a gap without memory, as a guard.
     pub fn guard(&mut self, granule: u32) {
         let node = self.cut_gap(granule, 1);

@@ -27,6 +27,8 @@ pub enum Kind {
     Live,
     /// A granule kept without memory behind a block, to catch what runs over its end.
     Guard,
+    /// Another's memory, mapped here: no block of the heap's, and merges with nothing.
+    Foreign,
     /// Memory that could not be unmapped: in nobody's use until it can.
     Stranded,
 }

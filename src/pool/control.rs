@@ -1,4 +1,4 @@
-//! What owners and operators do to a pool: limits, trim, uses, pins, captures, streams' end.
+//! What owners and operators do to a pool: limits, trim, uses, pins, streams' end.
 //!
 //! Promises: each call either does what it says or changes nothing and says why. None is
 //! hot. Calls that must stop other threads' hot paths do so through the registry.
@@ -7,26 +7,14 @@ use super::core::Core;
 use super::registry::{self, with_threads_stopped};
 use super::slow::Located;
 use super::{HANDLE_SHIFT, OnOutOfMemory, OnUnmap, Pool, Shared};
-use super::{devices, world};
-use crate::base::sync::atomic::{AtomicU64, Ordering};
+use crate::base::sync::atomic::Ordering;
 use crate::base::units::QUANTUM;
-use crate::driver::{Code, DriverError, DriverResult, Scope, StreamHandle};
+use crate::driver::{Code, DriverError, DriverResult, Scope};
 use crate::error::{Error, Result, Status};
 use crate::slab::class::slot_bytes;
 use crate::slab::marks::SPECIAL;
 use crate::stream::LaneId;
 use std::ffi::c_void;
-use std::sync::{Mutex, PoisonError};
-
-/// A capture as a pool knows it.
-#[derive(Clone, Copy, Debug)]
-pub struct Capture {
-    /// The lane of its memory.
-    pub lane: LaneId,
-    key: u64,
-    before: Option<LaneId>,
-    open: bool,
-}
 
 /// Tells the owner that memory is about to lose its place. The core is locked: the
 /// callback must not call Forebay.
@@ -41,22 +29,27 @@ pub fn tell_unmapped(id: u64, address: usize, bytes: usize) {
 /// A driver's refusal as an error of the ABI.
 pub fn driver_error(error: DriverError) -> Error {
     let status = match error.code {
+        Code::ContextLost => return super::loss::lost(),
         Code::OutOfMemory | Code::NoAddressSpace => Status::OutOfMemory,
         Code::MappingLimit => Status::MappingLimit,
         Code::InvalidHandle => Status::InvalidStream,
         Code::ShutDown => Status::ShutDown,
         Code::NotSupported => Status::Unsupported,
         Code::TooManyPeers => Status::TooManyPeers,
-        Code::ContextLost => Status::ContextLost,
         Code::InvalidValue | Code::Other(_) => Status::Driver,
     };
     Error::new(status, error.to_string())
 }
 
-/// Waits for all work queued on the pool's device so far. No lock is held meanwhile.
-pub fn synchronize(shared: &'static Shared, id: u64) -> Result<()> {
-    let (driver, streams) = shared
-        .with_core(id, |core| (std::sync::Arc::clone(core.driver()), core.lanes.streams()))?;
+/// Waits for all work queued on the pool's device so far. No lock is held meanwhile. False: a
+/// capture is open, and nothing was waited for.
+pub fn synchronize(shared: &'static Shared, id: u64) -> Result<bool> {
+    let (driver, streams, captures) = shared.with_core(id, |core| {
+        (std::sync::Arc::clone(core.driver()), core.lanes.streams(), core.lanes.open_captures())
+    })?;
+    if captures > 0 {
+        return Ok(false);
+    }
     if !driver.device().context_events {
         let waited = match driver.synchronize() {
             Err(DriverError { code: Code::NotSupported, .. }) => {
@@ -64,13 +57,13 @@ pub fn synchronize(shared: &'static Shared, id: u64) -> Result<()> {
             }
             waited => waited,
         };
-        return waited.map_err(driver_error);
+        return waited.map(|()| true).map_err(driver_error);
     }
     let event = shared.with_core(id, |core| core.lanes.event(&*driver))?.map_err(driver_error)?;
     let recorded = driver.event_record(event, Scope::Context);
     let waited = recorded.and_then(|()| driver.event_synchronize(event));
     shared.with_core(id, |core| core.lanes.give_event(event))?;
-    waited.map_err(driver_error)
+    waited.map(|()| true).map_err(driver_error)
 }
 
 impl Core {
@@ -126,6 +119,7 @@ impl Core {
                 let (_, len, _) = self.heap.block(node);
                 Ok(len as usize * QUANTUM)
             }
+            Located::Imported { bytes } => Ok(bytes),
         }
     }
 
@@ -166,12 +160,24 @@ impl Core {
         Ok(())
     }
 
-    /// Retries what failed to be undone before. Answers whether anything is still stuck.
+    /// Whether [`Core::recover`] has something to retry.
+    pub fn troubled(&self) -> bool {
+        self.vmem.troubled()
+    }
+
+    /// Retries what failed to be undone before, unless a capture is open: nothing is unmapped
+    /// then. Answers whether anything is still stuck.
     pub fn recover(&mut self) -> bool {
-        for granule in self.vmem.recover() {
-            self.heap.unstrand(granule);
+        if self.lanes.open_captures() == 0 {
+            for granule in self.vmem.recover() {
+                self.heap.unstrand(granule);
+            }
+            if self.shares.any_leaving() {
+                self.record_leaving();
+                self.settle();
+            }
         }
-        self.vmem.stuck() > 0
+        self.vmem.troubled()
     }
 }
 
@@ -221,7 +227,10 @@ impl Pool {
     /// Gives idle memory back to the device until the pool holds at most `keep` bytes.
     /// Caches of all threads are emptied first. Answers the bytes released.
     pub fn trim(&self, keep: u64) -> Result<u64> {
+        super::capture::release_gone();
         with_threads_stopped(self.id, |core| {
+            core.check_context()?;
+            core.check_captures()?;
             core.flush_depots();
             core.settle();
             core.trim(keep).map_err(driver_error)
@@ -273,155 +282,7 @@ impl Core {
         Ok(match self.locate(address)? {
             Located::Slot { class, .. } => slot_bytes(class),
             Located::Extent { node } => self.heap.block(node).1 as usize * QUANTUM,
+            Located::Imported { bytes } => bytes,
         })
     }
-
-    fn begin_capture(&mut self, number: u64, key: u64, stream: u64) -> Result<()> {
-        if self.captures.contains_key(&number) {
-            // A pool made meanwhile began it already.
-            return Ok(());
-        }
-        if self.captures.values().any(|c| c.key == key && c.open) {
-            return Err(Error::new(
-                Status::Busy,
-                format!("a capture is open on stream {stream:#x} already"),
-            ));
-        }
-        let handle = StreamHandle(stream);
-        if self.driver.0.stream_check(handle).is_err() {
-            return Err(super::core::unknown_stream(stream));
-        }
-        let Some((lane, before)) = self.lanes.capture_begin(key, handle) else {
-            return Err(Error::new(Status::Busy, "no lane is left for a capture"));
-        };
-        self.captures.insert(number, Capture { lane, key, before, open: true });
-        Ok(())
-    }
-
-    fn end_capture(&mut self, number: u64) -> Result<()> {
-        let Some(capture) = self.captures.get_mut(&number).filter(|c| c.open) else {
-            return Err(Error::new(
-                Status::InvalidArgument,
-                format!("capture {number} is not open: it has ended already"),
-            ));
-        };
-        capture.open = false;
-        let (key, before) = (capture.key, capture.before);
-        self.lanes.capture_end(key, before);
-        Ok(())
-    }
-
-    fn release_capture(&mut self, number: u64) -> Result<()> {
-        let Some(capture) = self.captures.get(&number).copied() else { return Ok(()) };
-        if capture.open {
-            return Err(Error::new(Status::Busy, "the capture is open; end it first"));
-        }
-        let released = self.lanes.capture_release(&*self.driver.0, capture.lane);
-        if !released.map_err(driver_error)? {
-            return Err(Error::new(Status::Busy, "another capture is open; end it first"));
-        }
-        self.captures.remove(&number);
-        self.retired.push(capture.lane);
-        self.settle();
-        Ok(())
-    }
-}
-
-/// Begins a graph capture on `stream`, in every pool. Answers its number.
-pub fn capture_begin(stream: u64) -> Result<u64> {
-    static NEXT: AtomicU64 = AtomicU64::new(1);
-    devices::default_pool()?;
-    let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    let mut done = Vec::new();
-    // Known before the pools are asked: one that is made meanwhile begins it itself.
-    OPEN.lock().unwrap_or_else(PoisonError::into_inner).push((number, stream));
-    for id in registry::live_pools() {
-        let key = (id << HANDLE_SHIFT) ^ stream;
-        let begin = |core: &mut Core| core.begin_capture(number, key, stream);
-        match registry::without_caches(id, |lane| lane.key == key, begin).and_then(|r| r) {
-            Ok(()) => done.push(id),
-            // A stream belongs to one device; other devices' pools do not know it.
-            Err(e) if e.status() == Status::InvalidStream => {}
-            Err(e) => {
-                for id in done {
-                    let key = (id << HANDLE_SHIFT) ^ stream;
-                    registry::without_caches(
-                        id,
-                        |lane| lane.key == key,
-                        |core| {
-                            core.end_capture(number)?;
-                            core.release_capture(number)
-                        },
-                    )??;
-                }
-                forget_open(number);
-                return Err(e);
-            }
-        }
-    }
-    if done.is_empty() {
-        forget_open(number);
-        return Err(super::core::unknown_stream(stream));
-    }
-    Ok(number)
-}
-
-/// Captures that are open in the process: number and stream.
-static OPEN: Mutex<Vec<(u64, u64)>> = Mutex::new(Vec::new());
-
-fn forget_open(number: u64) {
-    OPEN.lock().unwrap_or_else(PoisonError::into_inner).retain(|&(open, _)| open != number);
-}
-
-/// Begins the open captures in a pool that is being made: its memory obeys them too.
-pub fn begin_open_captures(core: &mut Core) {
-    let open = OPEN.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    for (number, stream) in open {
-        let key = (core.id << HANDLE_SHIFT) ^ stream;
-        // Another device's stream is none of this pool's business.
-        if let Err(error) = core.begin_capture(number, key, stream) {
-            tracing::debug!(%error, "an open capture does not concern the new pool");
-        }
-    }
-}
-
-/// Ends a capture: its streams go back to their own lanes; its memory stays its own.
-pub fn capture_end(number: u64) -> Result<()> {
-    each_pool_with(number, |id, capture| {
-        let end = |core: &mut Core| core.end_capture(number);
-        registry::without_caches(id, |lane| lane.key == capture.key, end)?
-    })?;
-    forget_open(number);
-    Ok(())
-}
-
-/// The capture's graph is gone: its memory is everyone's after the work queued so far.
-pub fn capture_release(number: u64) -> Result<()> {
-    each_pool_with(number, |id, capture| {
-        let pool = registry::pool(id)?;
-        let here = |lane: &super::cache::LaneCache| {
-            std::ptr::eq(lane.pool, pool) && lane.id == u32::from(capture.lane)
-        };
-        registry::without_caches(id, here, |core| core.release_capture(number))?
-    })
-}
-
-fn each_pool_with(number: u64, f: impl Fn(u64, Capture) -> Result<()>) -> Result<()> {
-    world::check_world()?;
-    let mut known = false;
-    for id in registry::live_pools() {
-        let capture =
-            registry::pool(id)?.with_core(id, |core| core.captures.get(&number).copied())?;
-        if let Some(capture) = capture {
-            known = true;
-            f(id, capture)?;
-        }
-    }
-    if known {
-        return Ok(());
-    }
-    Err(Error::new(
-        Status::InvalidArgument,
-        format!("{number} is no capture: never begun, or released"),
-    ))
 }

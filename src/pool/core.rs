@@ -13,6 +13,7 @@ use super::hot::SYNC_STREAM;
 use super::ladder::{Fit, Refusal};
 use crate::base::sync::SpinLock;
 use crate::base::units::{QUANTUM, QUANTUM_SHIFT, UNIT_SHIFT};
+use crate::driver::fuse::Fuse;
 use crate::driver::{Driver, DriverResult};
 use crate::error::{Error, Result, Status};
 use crate::heap::{Heap, NodeId};
@@ -82,6 +83,8 @@ pub struct Core {
     /// The pool's number.
     pub id: u64,
     pub(super) driver: DriverRef,
+    /// The same driver, as what tells that its context is gone.
+    pub(super) fuse: Arc<Fuse>,
     pub(super) settings: Settings,
     pub(super) vmem: Vmem,
     pub(super) heap: Heap,
@@ -98,7 +101,9 @@ pub struct Core {
     pub(super) retired: Vec<LaneId>,
     pub(super) side: HashMap<usize, Side>,
     pub(super) totals: Totals,
-    pub(super) captures: HashMap<u64, super::control::Capture>,
+    pub(super) captures: HashMap<u64, super::capture::Capture>,
+    pub(super) shares: super::share::Shares,
+    pub(super) demand: super::ahead::Demand,
     /// Allocations that took the lock, and how many there were when caches were last emptied.
     pub(super) misses: u64,
     pub(super) flushed_at: u64,
@@ -191,14 +196,6 @@ impl Core {
         u64::from(quantum) << QUANTUM_SHIFT < self.vmem.spaces()[0].bytes as u64
     }
 
-    /// Whether the driver still knows the lane's stream.
-    pub fn stream_lives(&self, lane: LaneId) -> bool {
-        match self.lanes.kind(lane) {
-            LaneKind::Stream(stream) => self.driver.0.stream_check(stream).is_ok(),
-            _ => true,
-        }
-    }
-
     /// The lane for a key, opened if need be. `stream` is what the key stands for.
     pub fn lane(&mut self, key: u64, stream: u64) -> Result<LaneId> {
         if stream == SYNC_STREAM {
@@ -209,6 +206,7 @@ impl Core {
         }
         // 1 is the legacy default stream by another name.
         let handle = crate::driver::StreamHandle(if stream == 1 { 0 } else { stream });
+        self.check_context()?;
         if stream >> super::HANDLE_SHIFT != 0 || self.driver.0.stream_check(handle).is_err() {
             return Err(unknown_stream(stream));
         }
@@ -261,6 +259,13 @@ impl Core {
         self.totals.extent_live -= 1;
         self.totals.extent_live_bytes -= u64::from(len) << QUANTUM_SHIFT;
         self.totals.extent_requested -= extent.bytes as u64;
+        if !self.hold_exported(self.address(off), u64::from(len) << QUANTUM_SHIFT, stamp) {
+            self.return_extent(node, stamp);
+        }
+    }
+
+    /// Gives an extent that is freed and in nobody's use back to the heap.
+    pub(super) fn return_extent(&mut self, node: NodeId, stamp: Stamp) {
         if self.settings.debug.guard {
             self.heap.drop_guard_above(node);
         }

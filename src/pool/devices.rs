@@ -8,11 +8,11 @@ use super::core::Core;
 use super::registry::{create, pool};
 use super::world::check_world;
 use crate::config::{Backend, Config};
-use crate::driver::Driver;
 use crate::driver::cuda::pinned::{self, PinnedDriver};
 use crate::driver::cuda::{self, Opened};
 use crate::driver::host::{HostDriver, HostOptions};
 use crate::driver::segments::SegmentDriver;
+use crate::driver::{Code, Driver, DriverError};
 use crate::error::{Error, Result, Status};
 use crate::vmem::Vmem;
 use once_cell::sync::OnceCell;
@@ -161,7 +161,9 @@ static GIVEN: Mutex<Vec<Vmem>> = Mutex::new(Vec::new());
 /// Gives all memory of a pool that could not be made back to its driver. What the driver refuses
 /// is kept and tried again when a pool is made or ends.
 pub(super) fn give_back(mut vmem: Vmem) {
-    if let Err(error) = vmem.close() {
+    if let Err(error) = vmem.close()
+        && error.code != Code::ContextLost
+    {
         tracing::warn!(%error, "memory of a pool that could not be made is still held");
         GIVEN.lock().unwrap_or_else(PoisonError::into_inner).push(vmem);
     }
@@ -169,5 +171,6 @@ pub(super) fn give_back(mut vmem: Vmem) {
 
 pub(super) fn retry_given() {
     let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
-    given.retain_mut(|vmem| vmem.close().is_err());
+    let lost = |error: DriverError| error.code == Code::ContextLost;
+    given.retain_mut(|vmem| vmem.close().is_err_and(|error| !lost(error)));
 }

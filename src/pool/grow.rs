@@ -177,6 +177,7 @@ impl Core {
         let first = plan.start / self.heap.per_granule();
         let end = (plan.start + quanta).div_ceil(self.heap.per_granule());
         self.ready(need, (first, end))?;
+        self.note_demand(need);
         for row in rows {
             self.back(row)?;
         }
@@ -227,7 +228,7 @@ impl Core {
     /// outside the granules `target`.
     fn ready(&mut self, need: usize, target: (u32, u32)) -> std::result::Result<(), Refusal> {
         let mut short = need.saturating_sub(self.vmem.stock());
-        if short > 0 && self.vmem.stuck() > 0 {
+        if short > 0 && self.vmem.troubled() {
             self.recover();
             short = need.saturating_sub(self.vmem.stock());
         }
@@ -272,13 +273,13 @@ impl Core {
     }
 
     /// Pages that may still be created below the hard limit.
-    fn room(&self) -> usize {
+    pub(super) fn room(&self) -> usize {
         let most = (self.settings.limit / self.vmem.granule() as u64) as usize;
         most.saturating_sub(self.vmem.pages())
     }
 
     /// Creates `count` pages into the stock.
-    fn create(&mut self, count: usize) -> DriverResult<()> {
+    pub(super) fn create(&mut self, count: usize) -> DriverResult<()> {
         let result = self.vmem.fill_stock(self.vmem.stock() + count);
         self.totals.peak_pages = self.totals.peak_pages.max(self.vmem.pages());
         self.note_peak_live();
@@ -319,7 +320,7 @@ impl Core {
     }
 
     /// Whether all work queued so far is done.
-    fn device_idle(&mut self) -> DriverResult<bool> {
+    pub(super) fn device_idle(&mut self) -> DriverResult<bool> {
         let driver = &*self.driver.0;
         if !driver.device().context_events {
             return Ok(false);
@@ -372,7 +373,11 @@ impl Core {
     }
 
     /// Adds a reservation that can hold the request.
-    fn more_space(&mut self, quanta: u32, align: u32) -> std::result::Result<(), Refusal> {
+    pub(super) fn more_space(
+        &mut self,
+        quanta: u32,
+        align: u32,
+    ) -> std::result::Result<(), Refusal> {
         let per = self.heap.per_granule();
         let granules = (quanta + align).div_ceil(per) as usize + 1;
         let backed = self.driver.0.backed_reservations();

@@ -59,6 +59,17 @@ pub fn poke(id: u64) {
     WAKE.notify_one();
 }
 
+/// Something is to be done that no pool's lock is needed for to know: the keeper looks soon,
+/// if any pool wants one. Makes no driver call.
+pub fn wake() {
+    let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
+    if !state.pools.is_empty() {
+        state.poked = true;
+        start(&mut state);
+        WAKE.notify_one();
+    }
+}
+
 /// The process ends: the keeper touches nothing any more.
 pub fn park() {
     // Under the lock: the keeper is then either before its own look, or asleep.
@@ -108,8 +119,12 @@ fn run() {
             return;
         }
         let start = Instant::now();
+        super::capture::release_gone();
         let looks: Vec<(Duration, u32)> = pools.iter().filter_map(|&id| tick(id)).collect();
         wait = looks.iter().map(|&(next, _)| next).min();
+        if super::capture::any_gone() {
+            wait = Some(wait.map_or(TICK * 20, |wait| wait.min(TICK * 20)));
+        }
         // The budget is so many ms of work in each second.
         let budget = looks.iter().map(|&(_, budget)| budget).min().unwrap_or(100).max(1);
         std::thread::sleep(start.elapsed() * (1000 / budget.min(1000)).saturating_sub(1));
@@ -134,15 +149,19 @@ fn tick(id: u64) -> Option<(Duration, u32)> {
 }
 
 impl Core {
-    /// The keeper's work: settle, recover, trim above the soft limit, decay.
+    /// The keeper's work: settle, recover, trim above the soft limit, map ahead, decay.
     pub fn tend(&mut self) -> Option<Duration> {
+        if self.fuse.is_blown() {
+            return None;
+        }
         let mut next = None;
+        self.record_leaving();
         if self.lanes.in_flight() || !self.pending.is_empty() {
             self.settle();
             next = Some(TICK);
         }
-        if self.vmem.stuck() > 0 && self.recover() {
-            next = Some(TICK * 20);
+        if self.vmem.troubled() && self.recover() || self.shares.any_leaving() {
+            next = next.or(Some(TICK * 20));
         }
         if let Some(soft) = self.settings.soft_limit
             && self.vmem.pages() as u64 * self.vmem.granule() as u64 > soft
@@ -151,7 +170,8 @@ impl Core {
             super::core::note(trimmed.map(|_| ()), "trimming to the soft limit failed");
             next = next.or(Some(TICK * 20));
         }
-        self.decay().into_iter().chain(next).min()
+        let ahead = self.map_ahead();
+        self.decay().into_iter().chain(next).chain(ahead).min()
     }
 
     /// Gives memory back that has been idle for the decay time.

@@ -26,6 +26,8 @@ pub enum Refusal {
     AddressSpace,
     /// A driver call failed.
     Driver(DriverError),
+    /// The stream captures a graph that the pool was not told of (`FOREBAY_DEBUG=streams`).
+    Capturing(u64),
     /// The cache belongs to another pool or lane by now; look it up again.
     Stale,
 }
@@ -98,7 +100,10 @@ impl Rung {
             Rung::Anywhere => shared.with_core(id, |core| {
                 bytes.next_multiple_of(QUANTUM).is_multiple_of(core.vmem.granule())
             }),
-            Rung::Revoke => registry::revoke(shared, id),
+            Rung::Revoke => {
+                super::capture::release_gone();
+                registry::revoke(shared, id)
+            }
             Rung::Wait => wait(shared, id),
             Rung::Owner => {
                 let Some((call, context)) = shared.hooks().on_out_of_memory else {
@@ -118,7 +123,7 @@ impl Refusal {
         match self {
             Refusal::Short { .. } | Refusal::AddressSpace => true,
             Refusal::Driver(e) => matches!(e.code, Code::OutOfMemory | Code::MappingLimit),
-            Refusal::Stale => false,
+            Refusal::Stale | Refusal::Capturing(_) => false,
         }
     }
 }
@@ -147,12 +152,18 @@ fn wait(shared: &'static Shared, id: u64) -> Result<bool> {
 
 #[cold]
 fn failure(shared: &'static Shared, id: u64, bytes: usize, refusal: Refusal) -> Error {
+    match refusal {
+        Refusal::Driver(DriverError { code: Code::ContextLost, .. }) => return super::loss::lost(),
+        Refusal::Capturing(stream) => return super::capture::undeclared(stream),
+        _ => {}
+    }
     let status = match refusal {
         Refusal::Driver(DriverError { code: Code::MappingLimit, .. }) => Status::MappingLimit,
         Refusal::Driver(DriverError { code: Code::ShutDown, .. }) => Status::ShutDown,
         Refusal::Driver(DriverError { code: Code::OutOfMemory, .. })
         | Refusal::Short { .. }
         | Refusal::AddressSpace
+        | Refusal::Capturing(_)
         | Refusal::Stale => Status::OutOfMemory,
         Refusal::Driver(_) => Status::Driver,
     };

@@ -8,10 +8,12 @@
 //!   waits for fences; [`grow`]: placement with its driver calls;
 //! - [`ladder`]: what is tried, in order, before an allocation fails;
 //! - [`world`], [`devices`], [`registry`]: the process: its state, drivers, pools and threads;
-//! - [`control`]: limits, trim, pins, captures, streams' end;
+//! - [`control`]: limits, trim, pins, streams' end; [`capture`]: graph captures;
+//! - [`share`]: peers, exports and imports; [`loss`]: a context that is gone;
 //! - [`stats`], [`report`]: the accounts, leaks, what an out-of-memory error says;
 //! - [`buffers`]: sets of buffers of one size;
-//! - [`keeper`]: the thread that settles, trims and recovers in the background.
+//! - [`keeper`]: the thread that settles, trims and recovers in the background; [`ahead`]: what it
+//!   maps before it is asked for.
 //!
 //! Locks, outermost first: the registry, a pool's core, a pool's hooks. User callbacks run with no
 //! lock
@@ -19,9 +21,11 @@
 //! unmap callback, which runs inside the core's). Cost: see [`hot`] for hits; a miss takes the
 //! core's lock once.
 
+pub mod ahead;
 pub mod arena;
 pub mod buffers;
 pub mod cache;
+pub mod capture;
 pub mod control;
 pub mod core;
 pub mod devices;
@@ -29,18 +33,20 @@ pub mod grow;
 pub mod hot;
 pub mod keeper;
 pub mod ladder;
+pub mod loss;
 pub mod registry;
 pub mod report;
 #[cfg(all(test, shuttle))]
 mod schedules;
 pub mod settle;
+pub mod share;
 pub mod slots;
 pub mod slow;
 pub mod stats;
 pub mod world;
 
 use crate::base::sync::SpinLock;
-use crate::base::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use crate::base::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use crate::config::{Config, DebugChecks, FreeMode, Leaks, Move, Reuse};
 use crate::driver::Driver;
 use crate::error::{Error, Result, Status};
@@ -64,6 +70,7 @@ pub struct Settings {
     pub oom_wait: Duration,
     pub keeper: bool,
     pub keeper_budget_ms: u32,
+    pub ahead: u64,
     pub leaks: Leaks,
     pub backtrace: bool,
     pub debug: DebugChecks,
@@ -87,6 +94,7 @@ impl Settings {
             oom_wait: Duration::from_millis(u64::from(config.oom_wait_ms)),
             keeper: config.keeper,
             keeper_budget_ms: config.keeper_budget_ms,
+            ahead: config.ahead.resolve(total),
             leaks: config.leaks,
             backtrace: config.backtrace,
             debug: config.debug,
@@ -138,6 +146,8 @@ pub struct Shared {
     pub hooks: Mutex<Hooks>,
     /// `FOREBAY_FREE` of this pool, as its number, for a look without the lock.
     pub free_mode: AtomicU8,
+    /// Whether the pool's context is gone.
+    pub lost: AtomicBool,
 }
 
 impl Shared {
@@ -148,6 +158,7 @@ impl Shared {
             core: SpinLock::new(None),
             hooks: Mutex::new(Hooks::default()),
             free_mode: AtomicU8::new(0),
+            lost: AtomicBool::new(false),
         }
     }
 

@@ -19,7 +19,8 @@ use crate::base::sync::atomic::{AtomicPtr, Ordering};
 use crate::base::tls;
 use crate::base::units::QUANTUM;
 use crate::config::FreeMode;
-use crate::driver::Driver;
+use crate::driver::fuse::Fuse;
+use crate::driver::{Code, Driver};
 use crate::error::{Error, Result, Status};
 use crate::heap::Heap;
 use crate::slab::depot::Budget;
@@ -102,11 +103,30 @@ pub fn enrol() -> Result<*mut ThreadCache> {
         registry.threads.push(ThreadRef(cache));
         tls::set(cache.cast());
     }
+    if super::loss::any_lost() {
+        forget_lost(&mut registry, cache);
+    }
     // SAFETY: this thread's own registered cache; the word is an atomic.
     unsafe {
         (*cache).epoch.store(epoch, Ordering::Release);
     }
     Ok(cache)
+}
+
+/// Empties this thread's caches of pools whose context is gone, before its hot path opens.
+fn forget_lost(registry: &mut Registry, cache: *mut ThreadCache) {
+    // SAFETY: the registry is locked, and the caches are this thread's own.
+    unsafe {
+        let thread = &mut *cache;
+        let lanes = &mut *thread.lanes;
+        let lost = |lane: *mut LaneCache| (*lane).pool.lost.load(Ordering::Acquire);
+        let gone: Vec<_> = lanes.iter().copied().filter(|&lane| lost(lane)).collect();
+        lanes.retain(|lane| !gone.contains(lane));
+        for lane in gone {
+            forget_entries(thread, lane);
+            drop_lane(registry, lane);
+        }
+    }
 }
 
 /// Sets the tag of this thread's blocks from now on; answers the old one.
@@ -170,6 +190,9 @@ pub(super) fn lane_cache(
     let key = pool ^ stream;
     let id = if pool == 0 { default_pool()? } else { pool_number(pool)? };
     let shared = self::pool(id)?;
+    if shared.lost.load(Ordering::Acquire) {
+        return Err(super::loss::lost());
+    }
     // FOREBAY_FREE=stream: the program promises the default stream's order.
     let follows_default = stream == SYNC_STREAM && shared.free_mode() == FreeMode::Stream;
     let asked = stream;
@@ -207,6 +230,7 @@ fn new_lane(
 ) -> Result<*mut LaneCache> {
     let arena = registry.arena();
     shared.with_core(id, |core| {
+        core.check_context()?;
         let lane = core.lane(key, stream)?;
         let view = core.view(lane);
         let cache = arena.lane(thread, shared, view, key).ok_or_else(no_memory)?;
@@ -340,13 +364,15 @@ pub fn create(driver: Arc<dyn Driver>, settings: Settings) -> Result<u64> {
         }
     };
     core.id = id;
-    super::control::begin_open_captures(&mut core);
+    super::capture::begin_open_captures(&mut core);
     for space in core.vmem.spaces() {
         registry.ranges.push(Range { base: space.base, bytes: space.bytes, id });
         let (base, bytes) = (space.base, space.bytes);
         registry.stale.retain(|&(b, n)| b + n <= base || base + bytes <= b);
     }
     let shared = registry.spare.pop().unwrap_or_else(|| Box::leak(Box::default()));
+    let fuse = Arc::clone(&core.fuse);
+    shared.lost.store(false, Ordering::Relaxed);
     *shared.core.lock() = Some(Box::new(core));
     *shared.hooks.lock().unwrap_or_else(PoisonError::into_inner) = super::Hooks::default();
     shared.free_mode.store(free_mode as u8, Ordering::Relaxed);
@@ -354,6 +380,7 @@ pub fn create(driver: Arc<dyn Driver>, settings: Settings) -> Result<u64> {
     POOLS[id as usize].store(std::ptr::from_ref(shared).cast_mut(), Ordering::Release);
     registry.live.push(id);
     drop(registry);
+    super::loss::watch(&fuse, shared, id);
     keeper::watch(id);
     tracing::info!(id, backend = driver.backend(), "pool created");
     Ok(id)
@@ -383,6 +410,8 @@ pub(super) fn new_core(driver: Arc<dyn Driver>, settings: Settings) -> Result<Co
             format!("a mapping granularity of {granule} bytes is not supported"),
         ));
     }
+    let fuse = Arc::new(Fuse::new(driver));
+    let driver: Arc<dyn Driver> = Arc::clone(&fuse) as Arc<dyn Driver>;
     let mut vmem = Vmem::new(Arc::clone(&driver));
     // By the device, not the limit: the limit may be raised later.
     let size = device.total_bytes.max(granule);
@@ -393,9 +422,12 @@ pub(super) fn new_core(driver: Arc<dyn Driver>, settings: Settings) -> Result<Co
         Some(segment) => segment.min(settings.limit as usize / granule * granule).max(granule),
         None => wanted,
     };
-    let space = vmem.add_space(first, granule).map_err(|e| {
-        let text = format!("no address space could be reserved: {e}");
-        Error::new(if backed.is_some() { Status::OutOfMemory } else { Status::Driver }, text)
+    let space = vmem.add_space(first, granule).map_err(|e| match e.code {
+        Code::ContextLost => super::loss::lost(),
+        _ => {
+            let text = format!("no address space could be reserved: {e}");
+            Error::new(if backed.is_some() { Status::OutOfMemory } else { Status::Driver }, text)
+        }
     })?;
     let covered = if backed.is_some() { wanted } else { space.bytes * 2 };
     let Some(marks) = Marks::new(covered / QUANTUM) else {
@@ -415,6 +447,7 @@ pub(super) fn new_core(driver: Arc<dyn Driver>, settings: Settings) -> Result<Co
     let mut core = Core {
         id: 0,
         driver: DriverRef(driver),
+        fuse,
         settings,
         vmem,
         heap,
@@ -432,6 +465,8 @@ pub(super) fn new_core(driver: Arc<dyn Driver>, settings: Settings) -> Result<Co
         side: HashMap::new(),
         totals: Totals::default(),
         captures: HashMap::new(),
+        shares: super::share::Shares::default(),
+        demand: super::ahead::Demand::default(),
         misses: 1 << 32,
         flushed_at: 0,
         pressed_at: 0,
@@ -440,6 +475,7 @@ pub(super) fn new_core(driver: Arc<dyn Driver>, settings: Settings) -> Result<Co
     };
     if let Err(refusal) = core.prefill(reserve) {
         give_back(core.vmem);
+        core.fuse.is_blown().then(super::loss::lost).map_or(Ok(()), Err)?;
         return Err(Error::new(
             Status::OutOfMemory,
             format!("the reservoir of {reserve} bytes could not be filled: {refusal:?}"),
@@ -464,7 +500,10 @@ pub fn destroy(id: u64) -> Result<()> {
     if let Ok(settings) = shared.with_core(id, |core| core.settings.clone()) {
         if settings.wipes() {
             // What overwrites freed memory was queued by the pool; the caller cannot wait for it.
-            super::control::synchronize(shared, id)?;
+            match super::control::synchronize(shared, id) {
+                Err(error) if error.status() != Status::ContextLost => return Err(error),
+                _ => {}
+            }
         }
         report::print_leaks(id, settings.leaks, "pool destruction");
     }
@@ -484,7 +523,10 @@ pub fn destroy(id: u64) -> Result<()> {
     core.ending = true;
     registry.live.retain(|&p| p != id);
     let ended = core.lanes.close(&*core.driver.0).and_then(|()| core.close_memory());
-    if let Err(error) = ended {
+    // With the context gone the driver is not called, and nothing is left to give back.
+    if let Err(error) = ended
+        && !core.fuse.is_blown()
+    {
         drop(guard);
         return Err(Error::new(
             Status::Driver,

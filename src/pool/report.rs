@@ -109,6 +109,9 @@ impl Core {
                 site: record.and_then(|r| r.backtrace.as_ref()).map_or(String::new(), site),
             });
         });
+        self.each_import(|address, bytes| {
+            leaks.push(Leak { address, bytes, tag: 1, age_ms: 0, site: "imported".to_owned() });
+        });
         leaks.sort_by_key(|l| l.address);
         leaks
     }
@@ -228,7 +231,7 @@ pub fn out_of_memory(core: &mut Core, bytes: usize, refusal: Refusal) -> String 
         Refusal::Short { missing } => format!("; {missing} bytes missing"),
         Refusal::AddressSpace => "; no address range is long enough".to_owned(),
         Refusal::Driver(error) => format!("; {error}"),
-        Refusal::Stale => String::new(),
+        Refusal::Stale | Refusal::Capturing(_) => String::new(),
     });
     text
 }

@@ -16,6 +16,9 @@ impl Core {
     /// Looks which fences have passed, and gives back what waited for them. Answers whether
     /// anything became free.
     pub fn settle(&mut self) -> bool {
+        if self.fuse.is_blown() {
+            return false;
+        }
         let settled = self.lanes.settle(&*self.driver.0);
         let any = settled.unwrap_or_else(|error| {
             tracing::warn!(%error, "a fence could not be queried");
@@ -41,6 +44,7 @@ impl Core {
             any = true;
         }
         self.reassign_retired();
+        any |= self.unmap_left();
         any
     }
 

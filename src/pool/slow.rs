@@ -12,6 +12,7 @@ use super::{devices, world};
 use crate::base::sync::atomic::Ordering;
 use crate::base::units::{MIB, QUANTUM, QUANTUM_SHIFT, UNIT_SHIFT};
 use crate::config::FreeMode;
+use crate::driver::Call;
 use crate::error::{Error, Result, Status, set_last};
 use crate::heap::NodeId;
 use crate::slab::Round;
@@ -148,8 +149,11 @@ fn alloc_from(found: &Found, bytes: usize, align: usize, stream: u64) -> Result<
         // SAFETY: the core is locked and the cache came from this thread's table.
         let cache = unsafe { ladder::checked(lane, key, thread)? };
         core.misses += 1;
-        if core.settings.debug.streams && !core.stream_lives(cache.id as LaneId) {
-            return Err(Refusal::Stale);
+        if core.fuse.is_blown() {
+            return Err(Refusal::Driver(super::loss::lost_call(Call::StreamCheck)));
+        }
+        if core.settings.debug.streams {
+            core.check_lane(cache.id as LaneId)?;
         }
         let address = match class.filter(|_| bytes <= SLOT_MAX) {
             Some(class) => {
@@ -198,18 +202,32 @@ pub fn dealloc(pool: u64, address: usize, stream: u64) -> Status {
             Err(e) if e.status() == Status::ShutDown => return Ok(()),
             other => other?,
         }
-        // A free makes no default pool: the block may be another's, or nobody's.
-        if pool != 0 || devices::default_made().is_some() {
-            let found = find(pool, stream)?;
+        match free_anywhere(pool, address, stream) {
+            // What it was is gone; nothing can be done with the address any more.
+            Err(e) if matches!(e.status(), Status::ContextLost | Status::ShutDown) => Ok(()),
+            other => other,
+        }
+    })
+}
+
+fn free_anywhere(pool: u64, address: usize, stream: u64) -> Result<()> {
+    // A free makes no default pool: the block may be another's, or nobody's.
+    if pool != 0 || devices::default_made().is_some() {
+        match find(pool, stream) {
             // SAFETY: lane caches are never unmapped; these fields of a live one do not change.
-            let first = unsafe { address.wrapping_sub((*found.lane).base) < (*found.lane).len };
-            if first {
+            Ok(found)
+                if unsafe { address.wrapping_sub((*found.lane).base) < (*found.lane).len } =>
+            {
                 return free_block(pool, found, address, stream);
             }
+            Ok(_) => {}
+            // The default pool's context is lost; the block may be another pool's.
+            Err(e) if pool == 0 && e.status() == Status::ContextLost => {}
+            Err(e) => return Err(e),
         }
-        let pool = owning_pool(pool, address)?;
-        free_block(pool, find(pool, stream)?, address, stream)
-    })
+    }
+    let pool = owning_pool(pool, address)?;
+    free_block(pool, find(pool, stream)?, address, stream)
 }
 
 /// This thread's cache, its cache for a lane, the pool, the lane's key.
@@ -250,18 +268,25 @@ fn free_block(pool: u64, mut found: Found, address: usize, stream: u64) -> Resul
 fn free_into(found: &Found, address: usize, stream: u64) -> Result<bool> {
     let &Found { thread, lane, shared, key } = found;
     let id = key_pool(key, stream);
-    let mode = if stream == SYNC_STREAM { shared.free_mode() } else { FreeMode::Deferred };
+    let mut mode = if stream == SYNC_STREAM { shared.free_mode() } else { FreeMode::Deferred };
     if mode == FreeMode::Sync {
         shared.with_core(id, |core| core.locate(address).map(|_| ()))??;
-        super::control::synchronize(shared, id)?;
+        // While a capture is open nothing may wait for the device: the block waits instead.
+        if !super::control::synchronize(shared, id)? {
+            mode = FreeMode::Deferred;
+        }
     }
     shared.with_core(id, |core| {
         // SAFETY: the core is locked and the cache came from this thread's table.
         let Ok(cache) = (unsafe { ladder::checked(lane, key, thread) }) else {
             return Ok(false);
         };
-        if core.settings.debug.streams && !core.stream_lives(cache.id as LaneId) {
-            return Err(super::core::unknown_stream(stream));
+        if core.settings.debug.streams {
+            match core.check_lane(cache.id as LaneId) {
+                Ok(()) => {}
+                Err(Refusal::Capturing(stream)) => return Err(super::capture::undeclared(stream)),
+                Err(_) => return Err(super::core::unknown_stream(stream)),
+            }
         }
         core.free_at(cache, address, mode).map(|()| true)
     })?
@@ -283,6 +308,11 @@ pub enum Located {
     Extent {
         /// Its node.
         node: NodeId,
+    },
+    /// Another process's memory.
+    Imported {
+        /// Its length in bytes.
+        bytes: usize,
     },
 }
 
@@ -314,6 +344,14 @@ impl Core {
             }
             Descriptor::Extent { node } if inside == 0 => Ok(Located::Extent { node }),
             Descriptor::Extent { .. } => Err(interior(address)),
+            Descriptor::None if self.shares.is_held(address) => Err(double_free(address)),
+            Descriptor::None if let Some((start, bytes)) = self.imported_at(address) => {
+                if start == address {
+                    Ok(Located::Imported { bytes })
+                } else {
+                    Err(interior(address))
+                }
+            }
             Descriptor::None if self.heap.live_at(quantum) => Err(interior(address)),
             Descriptor::None => Err(double_free(address)),
         }
@@ -322,6 +360,7 @@ impl Core {
     /// Frees the block at `address` in the order of `cache`'s lane.
     pub fn free_at(&mut self, cache: &mut LaneCache, address: usize, mode: FreeMode) -> Result<()> {
         let lane = cache.id as LaneId;
+        let asked = mode;
         // The caller has waited for the device, but not for what overwrites the block now.
         let mode = if self.settings.wipes() { FreeMode::Deferred } else { mode };
         match self.locate(address)? {
@@ -349,6 +388,7 @@ impl Core {
                 self.free_extent(node, stamp);
                 self.fence_if_due(cache, bytes);
             }
+            Located::Imported { bytes } => self.free_import(address, bytes, lane, asked),
         }
         Ok(())
     }

@@ -3,7 +3,8 @@
 //! Disjoint states whose sum is what the pool holds of the device, exact while no other
 //! thread allocates or frees: **live** (rounded), **cached** (free slots anywhere), **pending**
 //! (freed, fence not seen passed), **trapped** (clean, in granules that something holds),
-//! **idle** (clean whole granules), **other** (stock, stranded). Cost: a walk over free pieces and
+//! **idle** (clean whole granules), **other** (stock, stranded, imported, and what is freed while
+//! an export of it is open). Cost: a walk over free pieces and
 //! caches; for people and reports.
 
 use super::Pool;
@@ -123,12 +124,14 @@ impl Core {
         let account = self.heap.account(&self.lanes, self.sync);
         let granule = self.vmem.granule() as u64;
         let extents = self.totals.extent_live_bytes;
-        let slabs = (counts.live_quanta << QUANTUM_SHIFT) - extents;
+        let held = self.shares.held_bytes();
+        let slabs = (counts.live_quanta << QUANTUM_SHIFT) - extents - held;
         let slots_pending = self.pending_bytes + sums.waiting;
         let live = slots_live + extents;
         self.totals.peak_live_bytes = self.totals.peak_live_bytes.max(live);
         let stock = self.vmem.stock() as u64 * granule;
         let stuck = self.vmem.stuck() as u64;
+        let imported = self.vmem.imported_pages() as u64 * granule;
         let live_slots = sums.allocs.saturating_sub(sums.frees);
         Stats {
             live_bytes: live,
@@ -137,8 +140,8 @@ impl Core {
             pending_bytes: slots_pending + (account.pending << QUANTUM_SHIFT),
             trapped_bytes: account.trapped << QUANTUM_SHIFT,
             idle_bytes: account.idle << QUANTUM_SHIFT,
-            other_bytes: stock + stuck * granule,
-            mapped_bytes: self.vmem.pages() as u64 * granule,
+            other_bytes: stock + stuck * granule + imported + held,
+            mapped_bytes: self.vmem.pages() as u64 * granule + imported,
             peak_live_bytes: self.totals.peak_live_bytes,
             peak_mapped_bytes: self.totals.peak_pages as u64 * granule,
             limit_bytes: self.settings.limit,
@@ -152,7 +155,7 @@ impl Core {
             pages_moved: self.totals.pages_moved,
             fences_recorded: self.lanes.fences_recorded,
             out_of_memory: self.totals.out_of_memory,
-            stranded_pages: stuck,
+            stranded_pages: stuck + self.vmem.stuck_imports() as u64,
             stock_bytes: stock,
             calls: self.vmem.calls(),
         }
@@ -177,9 +180,9 @@ impl Core {
             live_bytes: live,
             requested_bytes: self.totals.extent_requested + scaled(&sums, slots_live),
             live_blocks: sums.allocs.saturating_sub(sums.frees) + self.totals.extent_live,
-            mapped_bytes: self.vmem.pages() as u64 * granule,
+            mapped_bytes: (self.vmem.pages() + self.vmem.imported_pages()) as u64 * granule,
             peak_mapped_bytes: self.totals.peak_pages as u64 * granule,
-            occupied_free_bytes: occupied.saturating_sub(live),
+            occupied_free_bytes: occupied.saturating_sub(live + self.shares.held_bytes()),
             pages_moved: self.totals.pages_moved,
         }
     }
@@ -214,7 +217,7 @@ impl Core {
             }
         }
         self.heap.each_live(|node, off, len| {
-            if self.slabs.at(off).is_none() {
+            if self.slabs.at(off).is_none() && !self.shares.is_held(self.address(off)) {
                 let extent = super::core::Extent::from_word(self.heap.word(node));
                 let bytes = (len as usize) << QUANTUM_SHIFT;
                 f(self.address(off), bytes, Some(extent.bytes), extent.tag);

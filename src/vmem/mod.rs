@@ -4,17 +4,20 @@
 //! reservations in the order they were made; a page is one granule long. A page is mapped at
 //! one granule, or in the **stock** (created, mapped nowhere), or **stranded** (mapped where it
 //! should not be, because undoing a failed step failed too), or **unreleased** (the driver
-//! refused to take it back). The last two are retried by [`Vmem::recover`].
+//! refused to take it back). The last two are retried by [`Vmem::recover`]. Granules may hold
+//! **imported** pages too, other processes' memory ([`share`]): those are never in the stock.
 //!
-//! Promises: every operation that takes several driver calls either succeeds or leaves all
+//! Promises: what is mapped is open to the pool's present peers; every operation that takes several driver calls either succeeds or leaves all
 //! mappings as they were, stranded granules named; no page is ever lost.
 //!
 //! Must not know who uses a granule. Cost: the driver's calls and little else.
 
+mod share;
 #[cfg(test)]
 mod tests;
 
 use crate::driver::{Code, Driver, DriverError, DriverResult, PageHandle};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 /// One reservation.
@@ -72,6 +75,14 @@ pub struct Vmem {
     calls: Calls,
     mapped_pages: usize,
     pinned: u32,
+    /// The other devices that every mapped granule is open to.
+    peers: Vec<u32>,
+    /// Whether a change of peers failed and could not be undone everywhere.
+    access_unsure: bool,
+    /// Granules that hold imported pages.
+    imported: HashSet<u32>,
+    /// Imported pages that the driver refused to let go.
+    unreleased_imports: Vec<PageHandle>,
 }
 
 impl Vmem {
@@ -90,6 +101,10 @@ impl Vmem {
             calls: Calls::default(),
             mapped_pages: 0,
             pinned: 0,
+            peers: Vec::new(),
+            access_unsure: false,
+            imported: HashSet::new(),
+            unreleased_imports: Vec::new(),
         }
     }
 
@@ -108,7 +123,7 @@ impl Vmem {
         &self.spaces
     }
 
-    /// Pages of this pool in any state.
+    /// Pages of this pool in any state; imported ones are not its own.
     pub fn pages(&self) -> usize {
         self.mapped_pages + self.stock.len() + self.unreleased.len()
     }
@@ -123,9 +138,21 @@ impl Vmem {
         self.stock.len()
     }
 
-    /// Pages stranded or unreleased.
+    /// Own pages stranded or unreleased.
     pub fn stuck(&self) -> usize {
-        self.stranded.len() + self.unreleased.len()
+        let own = self.stranded.iter().filter(|g| !self.imported.contains(g)).count();
+        own + self.unreleased.len()
+    }
+
+    /// Imported pages stranded or unreleased.
+    pub fn stuck_imports(&self) -> usize {
+        let stranded = self.stranded.iter().filter(|g| self.imported.contains(g)).count();
+        stranded + self.unreleased_imports.len()
+    }
+
+    /// Whether [`Vmem::recover`] has something to retry.
+    pub fn troubled(&self) -> bool {
+        self.access_unsure || self.stuck() + self.stuck_imports() > 0
     }
 
     /// Reserves at least `least` and at most `wanted` bytes (multiples of the granule),
@@ -222,7 +249,8 @@ impl Vmem {
                 Err(error) => return Err(self.undo(first, g - first, error)),
             }
         }
-        match self.driver.set_access(self.address(first), len as usize * self.granule, &[]) {
+        match self.driver.set_access(self.address(first), len as usize * self.granule, &self.peers)
+        {
             Ok(()) => {
                 self.calls.set_access += 1;
                 Ok(())
@@ -252,7 +280,12 @@ impl Vmem {
         self.calls.unmaps += 1;
         for g in first..first + len {
             let page = self.mapped[g as usize].take();
-            self.stock.push(page.expect("the caller unmaps mapped granules"));
+            let page = page.expect("the caller unmaps mapped granules");
+            if self.imported.remove(&g) {
+                self.let_go(page);
+                continue;
+            }
+            self.stock.push(page);
             self.mapped_pages -= 1;
         }
         Ok(())
@@ -290,6 +323,7 @@ impl Vmem {
             self.stranded.pop();
             freed.push(granule);
         }
+        self.recover_shared();
         freed
     }
 
@@ -312,7 +346,9 @@ impl Vmem {
             g = end;
         }
         self.stranded.clear();
+        self.access_unsure = false;
         self.stock.append(&mut self.unreleased);
+        self.stock.append(&mut self.unreleased_imports);
         self.release(usize::MAX)?;
         while let Some(space) = self.spaces.last() {
             self.driver.unreserve(space.base, space.bytes)?;

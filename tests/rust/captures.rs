@@ -2,8 +2,14 @@
 //!
 //! A process of its own: captures concern the default pool too.
 
-use forebay::driver::StreamHandle;
-use forebay::pool::{Pool, control};
+use forebay::config::{Config, DebugChecks, FreeMode};
+use forebay::driver::host::{HostDriver, HostOptions};
+use forebay::driver::{Driver, StreamHandle};
+use forebay::error::Status;
+use forebay::pool::hot::SYNC_STREAM;
+use forebay::pool::{Pool, Settings, capture, hot};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 const MIB: usize = 1 << 20;
 
@@ -19,11 +25,12 @@ fn host() -> (Pool, u64) {
 /// that leaves with an ordinary free; what the capture allocated stays its own until release.
 #[test]
 fn memory_of_a_capture_goes_to_nobody_until_its_release() {
+    let _alone = alone();
     let (pool, stream) = host();
     let driver = pool.driver().expect("alive");
     for bytes in [4096, 100_000, 3 * MIB] {
         let before: Vec<usize> = (0..8).map(|_| pool.alloc(bytes, stream).expect("fits")).collect();
-        let capture = control::capture_begin(stream).expect("a stream of the device");
+        let number = capture::begin(stream).expect("a stream of the device");
         for &block in &before {
             pool.dealloc(block, stream).expect("live");
         }
@@ -39,7 +46,7 @@ fn memory_of_a_capture_goes_to_nobody_until_its_release() {
         )
         .expect("a pool");
         let captured_late = late.alloc(bytes, stream).expect("fits");
-        control::capture_end(capture).expect("open");
+        capture::end(number).expect("open");
         for &block in &inside {
             pool.dealloc(block, stream).expect("live");
         }
@@ -53,10 +60,118 @@ fn memory_of_a_capture_goes_to_nobody_until_its_release() {
         for block in after {
             pool.dealloc(block, stream).expect("live");
         }
-        control::capture_release(capture).expect("ended");
+        capture::release(number).expect("ended");
         let stats = pool.stats().expect("alive");
         assert_eq!(stats.sum(), stats.mapped_bytes, "{stats:?}");
         assert_eq!(stats.live_blocks, 0);
         drop(late);
     }
+}
+
+/// Captures reach every pool of the process: one test at a time.
+fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    let alone = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _made = host();
+    alone
+}
+
+/// A pool of its own, over a device that the test can reach.
+fn own_pool(tune: impl FnOnce(&mut Settings)) -> (Arc<HostDriver>, Pool, u64) {
+    let options = HostOptions { total_bytes: 64 * MIB, ..HostOptions::default() };
+    let driver = Arc::new(HostDriver::new(options).expect("a device"));
+    let mut settings = Settings::resolve(&Config::default(), 64 * MIB as u64, true);
+    tune(&mut settings);
+    let pool = Pool::with_driver(driver.clone() as Arc<dyn Driver>, settings).expect("a pool");
+    // Far from the numbers of other tests' streams.
+    let streams: Vec<u64> = (0..20).map(|_| driver.stream_create().expect("a stream").0).collect();
+    (driver, pool, streams[19])
+}
+
+#[test]
+fn a_capture_that_nobody_told_of_is_named_when_streams_are_checked() {
+    let _alone = alone();
+    let (driver, pool, stream) = own_pool(|settings| {
+        settings.debug = DebugChecks { streams: true, ..DebugChecks::default() };
+    });
+    let told = |error: forebay::error::Error| {
+        assert_eq!(error.status(), Status::InvalidStream, "{error}");
+        assert!(error.message().contains("call forebay_capture_begin"), "{error}");
+    };
+    for bytes in [4096, 3 * MIB] {
+        let block = pool.alloc(bytes, stream).expect("nothing captures");
+        driver.set_capturing(StreamHandle(stream), true);
+        told(pool.alloc(bytes, stream).expect_err("untold"));
+        told(pool.dealloc(block, stream).expect_err("untold"));
+        told(pool.alloc(bytes, SYNC_STREAM).expect_err("a fence would end the capture"));
+        told(pool.trim(0).expect_err("untold"));
+        let other = pool.alloc(bytes, 0).expect("another stream, not captured");
+        pool.dealloc(other, 0).expect("live");
+        driver.set_capturing(StreamHandle(stream), false);
+        // Told of, all is well.
+        let number = capture::begin(stream).expect("a stream of the device");
+        driver.set_capturing(StreamHandle(stream), true);
+        let inside = pool.alloc(bytes, stream).expect("told of");
+        pool.dealloc(inside, stream).expect("live");
+        pool.trim(0).expect("told of");
+        driver.set_capturing(StreamHandle(stream), false);
+        capture::end(number).expect("open");
+        capture::release(number).expect("ended");
+        pool.dealloc(block, stream).expect("still live");
+    }
+    assert_eq!(pool.stats().expect("alive").live_blocks, 0);
+}
+
+#[test]
+fn a_free_that_waits_for_the_device_does_not_while_a_capture_is_open() {
+    let _alone = alone();
+    let (driver, pool, stream) = own_pool(|settings| settings.free = FreeMode::Sync);
+    let number = capture::begin(stream).expect("a stream of the device");
+    driver.hold(StreamHandle(stream)).expect("live");
+    for bytes in [4096, 3 * MIB] {
+        let block = pool.alloc(bytes, SYNC_STREAM).expect("fits");
+        driver.fill(block, 1, bytes, StreamHandle(stream)).expect("queued");
+        // SAFETY: the block is the test's own and given up. It would wait for ever.
+        let freed = unsafe { hot::free(block as *mut std::ffi::c_void) };
+        assert_eq!(freed, Status::Ok);
+    }
+    let stats = pool.stats().expect("alive");
+    assert_eq!((stats.live_blocks, stats.fences_recorded), (0, 0), "{stats:?}");
+    assert!(stats.pending_bytes >= 3 * MIB as u64, "{stats:?}");
+    capture::end(number).expect("open");
+    driver.unhold(StreamHandle(stream)).expect("live");
+    driver.quiesce();
+    capture::release(number).expect("ended");
+    pool.trim(0).expect("all is done");
+    assert_eq!(pool.stats().expect("alive").mapped_bytes, 0);
+}
+
+/// A graph's end, told from a callback that may call nothing, releases the capture's memory.
+#[test]
+fn a_graph_that_ends_gives_its_memory_back() {
+    let _alone = alone();
+    for keeper in [false, true] {
+        let (driver, pool, stream) = own_pool(|settings| settings.keeper = keeper);
+        let number = capture::begin(stream).expect("a stream of the device");
+        let block = pool.alloc(6 * MIB, stream).expect("fits");
+        pool.dealloc(block, stream).expect("live");
+        capture::end(number).expect("open");
+        capture::follow_graph(number, 99).expect("the host device watches graphs");
+        pool.trim(0).expect("no fault");
+        assert_eq!(pool.stats().expect("alive").mapped_bytes, 6 << 20, "it is the graph's");
+        assert_eq!(driver.end_graph(99), 1);
+        // The keeper comes round, or whoever needs memory does it.
+        let start = Instant::now();
+        while keeper && capture::any_gone() {
+            assert!(start.elapsed() < Duration::from_secs(60), "the keeper did not come round");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let all = pool.alloc(64 * MIB, 0).expect("nothing is anybody's");
+        pool.dealloc(all, 0).expect("live");
+        let again = capture::release(number).expect_err("released");
+        assert_eq!(again.status(), Status::InvalidArgument);
+        assert!(!capture::any_gone());
+    }
+    let unknown = capture::follow_graph(u64::MAX, 1).expect_err("no such capture");
+    assert_eq!(unknown.status(), Status::InvalidArgument);
 }

@@ -9,10 +9,14 @@
 
 #[path = "common/device.rs"]
 mod common;
+#[path = "faults/loss.rs"]
+mod loss;
 #[path = "faults/recovery.rs"]
 mod recovery;
 #[path = "faults/scenarios.rs"]
 mod scenarios;
+#[path = "faults/shared.rs"]
+mod shared;
 
 use common::{Block, Watched, check_books};
 use forebay::driver::faulty::{CallSet, Fault, Times};
@@ -63,7 +67,14 @@ impl Stage {
         let (total_bytes, granularity) = scenario.device;
         // Deferred: queued work runs when the scenario says, so that runs are alike.
         let deferred = true;
-        let options = HostOptions { total_bytes, granularity, deferred, ..HostOptions::default() };
+        let peer_devices = 12;
+        let options = HostOptions {
+            total_bytes,
+            granularity,
+            deferred,
+            peer_devices,
+            ..HostOptions::default()
+        };
         let driver = common::device(options);
         let mut settings = common::settings(&driver);
         settings.oom_wait = std::time::Duration::ZERO;
@@ -152,6 +163,13 @@ impl Stage {
             block.check();
         }
         let Some(pool) = &self.pool else { return };
+        if !pool.with_core(|core| core.troubled()).expect("alive") {
+            let peers = pool.peers().expect("alive");
+            for block in &self.live {
+                let open = self.driver.inner().peers_of(block.address, block.bytes);
+                assert_eq!(open.as_ref(), Some(&peers), "{block:x?}");
+            }
+        }
         let stats = check_books(&self.driver, pool);
         assert_eq!(stats.live_blocks, self.live.len() as u64 + self.foreign_blocks, "{stats:?}");
         if self.foreign_blocks == 0 {
@@ -179,6 +197,7 @@ impl Stage {
         let stuck = self.pool().with_core(|core| core.recover()).expect("alive");
         assert!(!stuck, "all that was stuck is back");
         assert_eq!(self.pool().stats().expect("alive").stranded_pages, 0);
+        assert_eq!(self.driver.inner().census().imported_pages, 0, "what is freed is gone");
         self.check();
         while !self.live.is_empty() {
             self.free_first();
@@ -275,7 +294,14 @@ fn run_named(s: &Scenario, mode: Mode, nth: u64, struck: &mut BTreeSet<Call>) ->
 /// One scenario at a time: streams' ends reach every pool of the process.
 fn alone() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
-    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+    let alone = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    // Captures concern the default pool too: host memory, and no thread that calls its driver.
+    // SAFETY: the lock is held, and only its holders read or write the environment.
+    unsafe {
+        std::env::set_var("FOREBAY_BACKEND", "host");
+        std::env::set_var("FOREBAY_KEEPER", "0");
+    }
+    alone
 }
 
 /// Ends a stream's lanes in the stage's pool.

@@ -261,3 +261,62 @@ fn headroom_is_left_to_others() {
     pool.dealloc(most, 0).expect("live");
     common::end(&driver, pool, &[]);
 }
+
+/// `FOREBAY_AHEAD`: while a pool grows, its keeper maps what growth will need; never more than
+/// asked, never above a limit, and nothing where it is off.
+#[test]
+fn the_keeper_maps_ahead_of_a_growing_pool() {
+    const AHEAD: u64 = 8 << 20;
+    let driver = common::plain_device(1 << 30);
+    let mut settings = common::settings(&driver);
+    settings.keeper = true;
+    settings.ahead = AHEAD;
+    settings.soft_limit = Some(768 << 20);
+    let pool = common::pool(&driver, settings);
+    let mut live = Vec::new();
+    let mut hits = 0;
+    while hits < 5 {
+        let idle = pool.stats().expect("alive").idle_bytes;
+        assert!(idle <= AHEAD, "{idle}");
+        let calls = driver.count_of(CallSet::MEMORY);
+        live.push(pool.alloc(2 * MIB, 0).expect("fits"));
+        // The keeper may have called in between: only a quiet allocation tells.
+        hits += u32::from(idle > 0 && driver.count_of(CallSet::MEMORY) == calls);
+        assert!(live.len() < 380, "nothing was mapped ahead of {} allocations", live.len());
+        std::thread::sleep(Duration::from_millis(4));
+    }
+    let grown = live.len() as u64 * (2 << 20);
+    assert!(pool.stats().expect("alive").mapped_bytes <= grown + AHEAD);
+    // Growth has ended: what is ahead serves the next, and no more comes.
+    wait_until("the keeper goes on", || {
+        let before = pool.stats().expect("alive").mapped_bytes;
+        std::thread::sleep(Duration::from_millis(50));
+        pool.stats().expect("alive").mapped_bytes == before
+    });
+    check_books(&driver, &pool);
+    for block in live {
+        pool.dealloc(block, 0).expect("live");
+    }
+    common::end(&driver, pool, &[]);
+}
+
+#[test]
+fn nothing_is_mapped_ahead_by_default() {
+    let driver = common::plain_device(1 << 30);
+    let mut settings = common::settings(&driver);
+    settings.keeper = true;
+    assert_eq!(settings.ahead, 0);
+    let pool = common::pool(&driver, settings);
+    let live: Vec<usize> = (0..20)
+        .map(|_| {
+            std::thread::sleep(Duration::from_millis(4));
+            pool.alloc(2 * MIB, 0).expect("fits")
+        })
+        .collect();
+    let stats = check_books(&driver, &pool);
+    assert_eq!((stats.mapped_bytes, stats.idle_bytes), (40 << 20, 0));
+    for block in live {
+        pool.dealloc(block, 0).expect("live");
+    }
+    common::end(&driver, pool, &[]);
+}

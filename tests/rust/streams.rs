@@ -8,6 +8,8 @@
 mod common;
 #[path = "streams/directed.rs"]
 mod directed;
+#[path = "streams/idle.rs"]
+mod idle;
 #[path = "streams/lanes.rs"]
 mod lanes;
 #[path = "streams/load.rs"]

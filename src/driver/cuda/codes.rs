@@ -59,11 +59,24 @@ pub fn code(call: Call, result: RawResult) -> Code {
         },
         DEINITIALIZED => Code::ShutDown,
         INVALID_CONTEXT | CONTEXT_IS_DESTROYED => Code::ContextLost,
+        sticky if is_sticky(sticky) => {
+            tracing::error!(call = call.name(), "{}", sentence(sticky));
+            Code::ContextLost
+        }
         INVALID_HANDLE => Code::InvalidHandle,
         TOO_MANY_PEERS => Code::TooManyPeers,
         NOT_SUPPORTED | MISSING => Code::NotSupported,
         other => Code::Other(other),
     }
+}
+
+/// Whether a result means that every later call in the context answers the same: a kernel has
+/// failed, or the device has.
+pub const fn is_sticky(result: RawResult) -> bool {
+    matches!(
+        result,
+        214 | newer::CONTAINED | 700 | 702 | 710 | 714..=719 | newer::TENSOR_MEMORY_LEAK
+    )
 }
 
 /// A number's name without `CUDA_ERROR_`, and what to do about it; `None` for one unknown here.
@@ -164,7 +177,10 @@ mod tests {
             (801, Code::NotSupported),
             (MISSING, Code::NotSupported),
             (900, Code::Other(900)),
-            (700, Code::Other(700)),
+            (700, Code::ContextLost),
+            (714, Code::ContextLost),
+            (719, Code::ContextLost),
+            (720, Code::Other(720)),
             (800, Code::Other(800)),
             (999, Code::Other(999)),
             (4242, Code::Other(4242)),

@@ -342,7 +342,7 @@ impl Pair {
                 Kind::Gap => Cell::Unbacked,
                 Kind::Stranded => Cell::Stranded,
                 Kind::Live => Cell::Live(node),
-                Kind::Guard => unreachable!("the model keeps no guards"),
+                Kind::Guard | Kind::Foreign => unreachable!("the model keeps none"),
                 Kind::Free | Kind::Wall => Cell::Free(heap.nodes.stamp(node)),
             };
             cells.extend(std::iter::repeat_n(cell, n.len as usize));

@@ -70,7 +70,8 @@ pub fn check_books(driver: &Watched, pool: &Pool) -> Stats {
     let census = driver.inner().census();
     let granule = driver.device().granularity as u64;
     assert_eq!(stats.sum(), stats.mapped_bytes, "the states sum to what is held: {stats:?}");
-    assert_eq!(stats.mapped_bytes, census.page_bytes as u64, "pages: {stats:?}, {census:?}");
+    let held = census.page_bytes + census.imported_bytes;
+    assert_eq!(stats.mapped_bytes, held as u64, "pages: {stats:?}, {census:?}");
     let mapped = census.mappings as u64 * granule;
     let unmapped = stats.mapped_bytes - mapped;
     assert!(stats.stock_bytes <= unmapped, "stock is mapped nowhere: {stats:?}, {census:?}");

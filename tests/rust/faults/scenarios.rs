@@ -1,6 +1,7 @@
 //! What happens under faults: one test a scenario, and one list of all of them.
 
 use super::common::MIB;
+use super::shared::{CAPTURE, EXPORT, PEERS};
 use super::{Scenario, Stage, busy, registry, retire, sweep};
 use forebay::abi::{PoolT, streams};
 use forebay::config::{DebugChecks, FreeMode, Move};
@@ -12,8 +13,8 @@ use forebay::pool::hot::SYNC_STREAM;
 use std::time::Duration;
 
 const SMALL_DEVICE: (usize, usize) = (8 * MIB, 64 << 10);
-const LARGE_DEVICE: (usize, usize) = (16 * MIB, 512 << 10);
-const GRANULE: usize = LARGE_DEVICE.1;
+pub const LARGE_DEVICE: (usize, usize) = (16 * MIB, 512 << 10);
+pub const GRANULE: usize = LARGE_DEVICE.1;
 
 fn open(stage: &mut Stage) {
     stage.open().expect("no fault yet");
@@ -41,7 +42,7 @@ const CREATE: Scenario = Scenario {
     ],
 };
 
-const SMALL: Scenario = Scenario {
+pub const SMALL: Scenario = Scenario {
     name: "small",
     device: SMALL_DEVICE,
     tune: |_| {},
@@ -58,7 +59,7 @@ const SMALL: Scenario = Scenario {
     kinds: &[Call::StreamCheck, Call::Create, Call::Map, Call::SetAccess, Call::Unmap],
 };
 
-const LARGE: Scenario = Scenario {
+pub const LARGE: Scenario = Scenario {
     name: "large",
     device: LARGE_DEVICE,
     tune: |settings| settings.limit = 12 * MIB as u64,
@@ -76,7 +77,7 @@ const LARGE: Scenario = Scenario {
 };
 
 /// Blocks of one granule, every second one freed: no two free granules touch.
-fn checkerboard(stage: &mut Stage) {
+pub fn checkerboard(stage: &mut Stage) {
     open(stage);
     for _ in 0..24 {
         assert!(stage.alloc(GRANULE, 0));
@@ -85,7 +86,7 @@ fn checkerboard(stage: &mut Stage) {
     assert_eq!(stage.live.len(), 12);
 }
 
-const GATHER: Scenario = Scenario {
+pub const GATHER: Scenario = Scenario {
     name: "gather",
     device: LARGE_DEVICE,
     tune: |settings| settings.limit = (24 * GRANULE) as u64,
@@ -113,7 +114,7 @@ const GATHER_WHEN_IDLE: Scenario = Scenario {
     ..GATHER
 };
 
-const TRIM: Scenario = Scenario {
+pub const TRIM: Scenario = Scenario {
     name: "trim",
     device: LARGE_DEVICE,
     tune: |_| {},
@@ -165,12 +166,12 @@ fn lanes(stage: &mut Stage) {
     stage.alloc(2 * MIB, SYNC_STREAM);
 }
 
-fn open_with_streams(stage: &mut Stage) {
+pub fn open_with_streams(stage: &mut Stage) {
     open(stage);
     stage.add_streams(3);
 }
 
-const ASYNC: Scenario = Scenario {
+pub const ASYNC: Scenario = Scenario {
     name: "async",
     device: SMALL_DEVICE,
     tune: |settings| settings.cache = 256 << 10,
@@ -196,7 +197,7 @@ fn questions(stage: &mut Stage) {
     }
 }
 
-const QUESTIONS: Scenario = Scenario {
+pub const QUESTIONS: Scenario = Scenario {
     name: "questions",
     device: SMALL_DEVICE,
     tune: |settings| {
@@ -313,7 +314,7 @@ const DESTROY: Scenario = Scenario {
     kinds: &[Call::EventDestroy, Call::Unmap, Call::Release, Call::Unreserve],
 };
 
-const MORE_SPACE: Scenario = Scenario {
+pub const MORE_SPACE: Scenario = Scenario {
     name: "more space",
     device: LARGE_DEVICE,
     tune: |_| {},
@@ -360,8 +361,13 @@ macro_rules! swept {
         #[test]
         fn every_kind_of_call_that_the_pool_makes_is_failed_somewhere() {
             let all = [$($scenario),*];
-            // The pool makes no plain allocation.
-            let unused = [Call::AllocPlain, Call::FreePlain];
+            // The pool makes no plain allocation; questions have no way to fail.
+            let unused = [
+                Call::AllocPlain,
+                Call::FreePlain,
+                Call::CanAccessPeer,
+                Call::StreamCapturing,
+            ];
             for call in Call::ALL {
                 let somewhere = all.iter().any(|s| s.kinds.contains(&call));
                 assert_ne!(somewhere, unused.contains(&call), "{}", call.name());
@@ -384,6 +390,9 @@ swept! {
     streams_of_c_programs: STREAMS,
     destroy_pool: DESTROY,
     second_reservation: MORE_SPACE,
+    peers_of_mapped_memory: PEERS,
+    exports_and_imports: EXPORT,
+    captures_and_their_graphs: CAPTURE,
 }
 
 /// The stage's own streams must stay known to the driver.

@@ -190,3 +190,68 @@ fn trim_gives_back_nothing_that_work_still_uses() {
     unhold(&driver, s[0]);
     assert!(pool.trim(0).expect("a trim") >= 5 * MIB as u64);
 }
+
+/// A stream is retired with frees pending, and its handle comes back for another stream: the new
+/// one is not ordered behind the old one's work.
+#[test]
+fn a_handle_that_comes_back_takes_nothing_from_the_stream_before() {
+    for bytes in LENGTHS {
+        let (driver, pool, s) = device(false);
+        let block = pool.alloc(bytes, s[0]).expect("fits");
+        hold(&driver, s[0]);
+        fill(&driver, block, bytes, s[0]);
+        pool.dealloc(block, s[0]).expect("live");
+        forebay::pool::registry::retire_stream(s[0]).expect("known");
+        assert!(!gets(&pool, (block, bytes), s[0]), "{bytes} B: the same handle, another stream");
+        // Twice: two lanes of the past have the handle's name.
+        let second = pool.alloc(bytes, s[0]).expect("fits");
+        fill(&driver, second, bytes, s[0]);
+        pool.dealloc(second, s[0]).expect("live");
+        forebay::pool::registry::retire_stream(s[0]).expect("known");
+        for taken in [block, second] {
+            assert!(!gets(&pool, (taken, bytes), s[0]), "{bytes} B");
+            assert!(!gets(&pool, (taken, bytes), SYNC_STREAM), "{bytes} B");
+        }
+        unhold(&driver, s[0]);
+        for taken in [block, second] {
+            assert!(gets(&pool, (taken, bytes), s[0]), "{bytes} B: all work is done");
+        }
+        let stats = pool.stats().expect("alive");
+        assert_eq!((stats.live_bytes, stats.pending_bytes), (0, 0), "{stats:?}");
+    }
+}
+
+/// `FOREBAY_MOVE`: where pages move only while the device is idle, they wait for all work, also for
+/// that of other streams on other memory; where they never move, they never do.
+#[test]
+fn pages_move_when_the_setting_says() {
+    use forebay::config::Move;
+    for (moves, while_busy, while_idle) in
+        [(Move::Always, true, true), (Move::Idle, false, true), (Move::Never, false, false)]
+    {
+        let options = HostOptions { total_bytes: 12 * MIB, ..HostOptions::default() };
+        let (driver, pool) = common::pool(options, |settings| {
+            settings.keeper = false;
+            settings.moves = moves;
+            settings.oom_wait = std::time::Duration::ZERO;
+        });
+        let busy = common::streams(&driver, 1)[0];
+        let blocks: Vec<usize> = (0..6).map(|_| pool.alloc(2 * MIB, 0).expect("fits")).collect();
+        for i in [0, 2, 4] {
+            pool.dealloc(blocks[i], 0).expect("live");
+        }
+        hold(&driver, busy);
+        fill(&driver, blocks[1], MIB, busy);
+        let moved = pool.alloc(4 * MIB, 0);
+        assert_eq!(moved.is_ok(), while_busy, "{moves:?}: {moved:?}");
+        if let Ok(block) = moved {
+            pool.dealloc(block, 0).expect("live");
+        }
+        assert_eq!(pool.trim(0).expect("no fault") > 0, while_busy, "{moves:?}");
+        unhold(&driver, busy);
+        let moved = pool.alloc(4 * MIB, 0);
+        assert_eq!(moved.is_ok(), while_idle, "{moves:?}: {moved:?}");
+        let never = pool.stats().expect("alive").pages_moved == 0;
+        assert_eq!(never, moves == Move::Never, "{moves:?}");
+    }
+}

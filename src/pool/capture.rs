@@ -1,0 +1,305 @@
+//! Graph captures: what is allocated in one belongs to its graph until that is gone.
+//!
+//! Owns the open captures of the process and the graphs whose end has been told. Promises: while
+//! any capture is open no fence is recorded, nothing is unmapped and nothing waits for the
+//! device; a capture's memory serves nothing else before its release.
+//!
+//! A program tells of captures (`forebay_capture_begin`); `FOREBAY_DEBUG=streams` asks the driver
+//! instead whether a stream captures that nobody told of. The end of a graph may be told from a
+//! callback that may make no driver call: it is noted, and the keeper, or whoever comes next,
+//! does the rest.
+
+use super::core::Core;
+use super::ladder::Refusal;
+use super::registry;
+use super::{HANDLE_SHIFT, control, devices, keeper, world};
+use crate::base::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use crate::driver::StreamHandle;
+use crate::error::{Error, Result, Status};
+use crate::stream::{LaneId, LaneKind};
+use std::ffi::c_void;
+use std::sync::{Mutex, PoisonError};
+
+/// A capture as a pool knows it.
+#[derive(Clone, Copy, Debug)]
+pub struct Capture {
+    /// The lane of its memory.
+    pub lane: LaneId,
+    key: u64,
+    before: Option<LaneId>,
+    open: bool,
+}
+
+impl Core {
+    fn begin_capture(&mut self, number: u64, key: u64, stream: u64) -> Result<()> {
+        if self.captures.contains_key(&number) {
+            // A pool made meanwhile began it already.
+            return Ok(());
+        }
+        if self.captures.values().any(|c| c.key == key && c.open) {
+            return Err(Error::new(
+                Status::Busy,
+                format!("a capture is open on stream {stream:#x} already"),
+            ));
+        }
+        let handle = StreamHandle(stream);
+        if self.driver.0.stream_check(handle).is_err() {
+            return Err(super::core::unknown_stream(stream));
+        }
+        let Some((lane, before)) = self.lanes.capture_begin(key, handle) else {
+            return Err(Error::new(Status::Busy, "no lane is left for a capture"));
+        };
+        self.captures.insert(number, Capture { lane, key, before, open: true });
+        Ok(())
+    }
+
+    fn end_capture(&mut self, number: u64) -> Result<()> {
+        let Some(capture) = self.captures.get_mut(&number).filter(|c| c.open) else {
+            return Err(Error::new(
+                Status::InvalidArgument,
+                format!("capture {number} is not open: it has ended already"),
+            ));
+        };
+        capture.open = false;
+        let (key, before) = (capture.key, capture.before);
+        self.lanes.capture_end(key, before);
+        Ok(())
+    }
+
+    fn release_capture(&mut self, number: u64) -> Result<()> {
+        let Some(capture) = self.captures.get(&number).copied() else { return Ok(()) };
+        if capture.open {
+            return Err(Error::new(Status::Busy, "the capture is open; end it first"));
+        }
+        let released = self.lanes.capture_release(&*self.driver.0, capture.lane);
+        if !released.map_err(control::driver_error)? {
+            return Err(Error::new(Status::Busy, "another capture is open; end it first"));
+        }
+        self.captures.remove(&number);
+        self.retired.push(capture.lane);
+        self.settle();
+        Ok(())
+    }
+}
+
+/// Begins a graph capture on `stream`, in every pool. Answers its number.
+pub fn begin(stream: u64) -> Result<u64> {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    devices::default_pool()?;
+    release_gone();
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let mut done = Vec::new();
+    // Known before the pools are asked: one that is made meanwhile begins it itself.
+    OPEN.lock().unwrap_or_else(PoisonError::into_inner).push((number, stream));
+    for id in registry::live_pools() {
+        let key = (id << HANDLE_SHIFT) ^ stream;
+        let begin = |core: &mut Core| core.begin_capture(number, key, stream);
+        match registry::without_caches(id, |lane| lane.key == key, begin).and_then(|r| r) {
+            Ok(()) => done.push(id),
+            // A stream belongs to one device; other devices' pools do not know it.
+            Err(e) if e.status() == Status::InvalidStream => {}
+            Err(e) => {
+                for id in done {
+                    let key = (id << HANDLE_SHIFT) ^ stream;
+                    registry::without_caches(
+                        id,
+                        |lane| lane.key == key,
+                        |core| {
+                            core.end_capture(number)?;
+                            core.release_capture(number)
+                        },
+                    )??;
+                }
+                forget_open(number);
+                return Err(e);
+            }
+        }
+    }
+    if done.is_empty() {
+        forget_open(number);
+        return Err(super::core::unknown_stream(stream));
+    }
+    Ok(number)
+}
+
+/// Captures that are open in the process: number and stream.
+static OPEN: Mutex<Vec<(u64, u64)>> = Mutex::new(Vec::new());
+
+fn forget_open(number: u64) {
+    OPEN.lock().unwrap_or_else(PoisonError::into_inner).retain(|&(open, _)| open != number);
+}
+
+/// Begins the open captures in a pool that is being made: its memory obeys them too.
+pub fn begin_open_captures(core: &mut Core) {
+    let open = OPEN.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    for (number, stream) in open {
+        let key = (core.id << HANDLE_SHIFT) ^ stream;
+        // Another device's stream is none of this pool's business.
+        if let Err(error) = core.begin_capture(number, key, stream) {
+            tracing::debug!(%error, "an open capture does not concern the new pool");
+        }
+    }
+}
+
+/// Ends a capture: its streams go back to their own lanes; its memory stays its own.
+pub fn end(number: u64) -> Result<()> {
+    each_pool_with(number, |id, capture| {
+        let end = |core: &mut Core| core.end_capture(number);
+        registry::without_caches(id, |lane| lane.key == capture.key, end)?
+    })?;
+    forget_open(number);
+    Ok(())
+}
+
+/// The capture's graph is gone: its memory is everyone's after the work queued so far.
+pub fn release(number: u64) -> Result<()> {
+    each_pool_with(number, |id, capture| {
+        let pool = registry::pool(id)?;
+        let here = |lane: &super::cache::LaneCache| {
+            std::ptr::eq(lane.pool, pool) && lane.id == u32::from(capture.lane)
+        };
+        registry::without_caches(id, here, |core| core.release_capture(number))?
+    })
+}
+
+fn each_pool_with(number: u64, f: impl Fn(u64, Capture) -> Result<()>) -> Result<()> {
+    world::check_world()?;
+    let mut known = false;
+    for id in registry::live_pools() {
+        let capture =
+            registry::pool(id)?.with_core(id, |core| core.captures.get(&number).copied())?;
+        if let Some(capture) = capture {
+            known = true;
+            f(id, capture)?;
+        }
+    }
+    if known {
+        return Ok(());
+    }
+    Err(no_capture(number))
+}
+
+fn no_capture(number: u64) -> Error {
+    Error::new(Status::InvalidArgument, format!("{number} is no capture: never begun, or released"))
+}
+
+// ---- graphs that end by themselves ---------------------------------------------------------
+
+/// Captures whose graph is gone, still to be released.
+static GONE: Mutex<Vec<u64>> = Mutex::new(Vec::new());
+/// How many those are, for a look without the lock.
+static GONE_COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether a graph's end was told and not acted on.
+pub fn any_gone() -> bool {
+    GONE_COUNT.load(Ordering::Relaxed) > 0
+}
+
+/// Notes that a capture's graph is gone. Makes no driver call and waits for none.
+pub fn tell_gone(number: u64) {
+    if world::check_world().is_err() {
+        return;
+    }
+    let mut gone = GONE.lock().unwrap_or_else(PoisonError::into_inner);
+    gone.push(number);
+    GONE_COUNT.store(gone.len(), Ordering::Relaxed);
+    drop(gone);
+    keeper::wake();
+}
+
+/// The same as a callback: its word is the capture's number.
+pub unsafe extern "C" fn graph_gone(word: *mut c_void) {
+    let told = std::panic::catch_unwind(|| tell_gone(word.addr() as u64));
+    if told.is_err() {
+        eprintln!("forebay: a panic in a graph's callback was caught; its memory stays its own");
+    }
+}
+
+/// Releases captures whose graphs are gone, as far as that is possible now.
+pub fn release_gone() {
+    if !any_gone() {
+        return;
+    }
+    let waiting = std::mem::take(&mut *GONE.lock().unwrap_or_else(PoisonError::into_inner));
+    let mut left = Vec::new();
+    for number in waiting {
+        match release(number) {
+            Err(error) if error.status() == Status::InvalidArgument => {
+                tracing::warn!(%error, "a graph's end names no capture");
+            }
+            Err(error) if error.status() == Status::ContextLost => {}
+            Err(error) => {
+                tracing::debug!(%error, "a capture is released later");
+                left.push(number);
+            }
+            Ok(()) => {}
+        }
+    }
+    let mut gone = GONE.lock().unwrap_or_else(PoisonError::into_inner);
+    gone.append(&mut left);
+    GONE_COUNT.store(gone.len(), Ordering::Relaxed);
+}
+
+/// Has the capture released by itself once the graph, and all instantiated from it, are gone.
+pub fn follow_graph(number: u64, graph: u64) -> Result<()> {
+    let driver = std::cell::OnceCell::new();
+    each_pool_with(number, |id, _| {
+        let found = registry::pool(id)?.with_core(id, |core| core.driver().clone())?;
+        // All pools with the capture are of the one device that the stream belongs to.
+        let _first = driver.set(found);
+        Ok(())
+    })?;
+    let driver = driver.into_inner().ok_or_else(|| no_capture(number))?;
+    let asked = driver.on_graph_release(graph, graph_gone, number as usize);
+    asked.map_err(control::driver_error)
+}
+
+// ---- captures that nobody told of ----------------------------------------------------------
+
+/// The error for a stream that captures without the pool's knowledge.
+#[cold]
+pub fn undeclared(stream: u64) -> Error {
+    Error::new(
+        Status::InvalidStream,
+        format!(
+            "stream {stream:#x} captures a graph that the pool was not told of: call \
+             forebay_capture_begin before the capture starts"
+        ),
+    )
+}
+
+impl Core {
+    /// Checks with the driver that the lane's stream is alive, and that it captures nothing that
+    /// the pool was not told of; for the sync lane, that no known stream does
+    /// (`FOREBAY_DEBUG=streams`).
+    pub(super) fn check_lane(&self, lane: LaneId) -> std::result::Result<(), Refusal> {
+        match self.lanes.kind(lane) {
+            LaneKind::Stream(stream) => {
+                self.driver.0.stream_check(stream).map_err(|_| Refusal::Stale)?;
+                let captures = self.driver.0.stream_capturing(stream);
+                if captures { Err(Refusal::Capturing(stream.0)) } else { Ok(()) }
+            }
+            LaneKind::Sync => {
+                self.undeclared_capture().map_or(Ok(()), |s| Err(Refusal::Capturing(s.0)))
+            }
+            LaneKind::Capture(_) | LaneKind::Unused => Ok(()),
+        }
+    }
+
+    /// With `FOREBAY_DEBUG=streams`, fails while a known stream captures untold.
+    pub(super) fn check_captures(&self) -> Result<()> {
+        match self.undeclared_capture().filter(|_| self.settings.debug.streams) {
+            Some(stream) => Err(undeclared(stream.0)),
+            None => Ok(()),
+        }
+    }
+
+    fn undeclared_capture(&self) -> Option<StreamHandle> {
+        let told = |stream: &StreamHandle| {
+            let key = (self.id << HANDLE_SHIFT) ^ stream.0;
+            self.captures.values().any(|capture| capture.open && capture.key == key)
+        };
+        let mut streams = self.lanes.streams().into_iter();
+        streams.find(|stream| !told(stream) && self.driver.0.stream_capturing(*stream))
+    }
+}

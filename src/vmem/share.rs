@@ -1,0 +1,148 @@
+//! What a pool shares: its mappings with other devices, pages with other processes.
+//!
+//! Promises: a change of peers reaches every mapped granule or none; where neither the change nor
+//! its undoing worked, that is known and retried. Imported pages are mapped at granules like own
+//! ones and are let go when unmapped.
+
+use super::{MapFailure, Vmem};
+use crate::driver::{DriverResult, PageHandle};
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+impl Vmem {
+    /// The other devices that the memory is open to.
+    pub fn peers(&self) -> &[u32] {
+        &self.peers
+    }
+
+    /// Opens everything mapped, and all that will be, to exactly these devices. One call a row
+    /// of mapped granules. On failure the old peers hold; where undoing failed too, some rows
+    /// may keep the new access, or lack the old, until [`Vmem::recover`] works.
+    pub fn set_peers(&mut self, peers: Vec<u32>) -> DriverResult<()> {
+        let rows = self.mapped_rows();
+        for (i, &row) in rows.iter().enumerate() {
+            if let Err(error) = self.open_to(row, &peers) {
+                // The row that failed may have changed in part.
+                self.access_unsure |= !self.open_all(&rows[..=i]);
+                return Err(error);
+            }
+        }
+        self.peers = peers;
+        self.access_unsure = false;
+        Ok(())
+    }
+
+    /// Opens rows to the present peers, as many as the driver lets. Whether all worked.
+    fn open_all(&mut self, rows: &[(u32, u32)]) -> bool {
+        let peers = self.peers.clone();
+        let mut all = true;
+        for &row in rows {
+            if let Err(error) = self.open_to(row, &peers) {
+                tracing::error!(%error, "access could not be set back; retried later");
+                all = false;
+            }
+        }
+        all
+    }
+
+    fn open_to(&mut self, (first, len): (u32, u32), peers: &[u32]) -> DriverResult<()> {
+        let (address, bytes) = (self.address(first), len as usize * self.granule);
+        self.driver.set_access(address, bytes, peers)?;
+        self.calls.set_access += 1;
+        Ok(())
+    }
+
+    /// Rows of adjacent mapped granules of one space, stranded ones left out: first and length.
+    fn mapped_rows(&self) -> Vec<(u32, u32)> {
+        let mut rows: Vec<(u32, u32)> = Vec::new();
+        for space in &self.spaces {
+            let end = space.first + (space.bytes / self.granule) as u32;
+            let mut open = false;
+            for g in space.first..end {
+                let here = self.mapped[g as usize].is_some() && !self.stranded.contains(&g);
+                match rows.last_mut() {
+                    Some(row) if here && open => row.1 += 1,
+                    _ if here => rows.push((g, 1)),
+                    _ => {}
+                }
+                open = here;
+            }
+        }
+        rows
+    }
+
+    /// Retries what [`Vmem::recover`] has to of this file's.
+    pub(super) fn recover_shared(&mut self) {
+        for page in std::mem::take(&mut self.unreleased_imports) {
+            self.let_go(page);
+        }
+        if self.access_unsure {
+            self.access_unsure = !self.open_all(&self.mapped_rows());
+        }
+    }
+
+    /// One descriptor for each of `len` mapped granules. All or nothing.
+    pub fn export(&self, first: u32, len: u32) -> DriverResult<Vec<OwnedFd>> {
+        let pages = &self.mapped[first as usize..][..len as usize];
+        let page = |page: &Option<PageHandle>| page.expect("a live block is mapped");
+        pages.iter().map(|p| self.driver.export(page(p))).collect()
+    }
+
+    /// Pages out of descriptors that other processes made, a granule each. All or nothing; says
+    /// which descriptor failed.
+    pub fn import(
+        &mut self,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<Vec<PageHandle>, (usize, crate::driver::DriverError)> {
+        let mut pages = Vec::with_capacity(fds.len());
+        for (i, fd) in fds.iter().enumerate() {
+            match self.driver.import(*fd, self.granule) {
+                Ok(page) => pages.push(page),
+                Err(error) => {
+                    pages.into_iter().for_each(|page| self.let_go(page));
+                    return Err((i, error));
+                }
+            }
+        }
+        Ok(pages)
+    }
+
+    /// Lets imported pages go that were not mapped.
+    pub fn drop_imports(&mut self, pages: Vec<PageHandle>) {
+        pages.into_iter().for_each(|page| self.let_go(page));
+    }
+
+    pub(super) fn let_go(&mut self, page: PageHandle) {
+        if let Err(error) = self.driver.release(page) {
+            tracing::warn!(%error, "an imported page was not let go; retried later");
+            self.unreleased_imports.push(page);
+        }
+    }
+
+    /// Maps imported pages at granules of one space and opens access, as [`Vmem::map`] does. On
+    /// failure the pages are let go, save stranded ones.
+    pub fn map_imports(&mut self, first: u32, pages: Vec<PageHandle>) -> Result<(), MapFailure> {
+        let len = pages.len() as u32;
+        for (g, i) in (first..).zip(0..pages.len()) {
+            if let Err(error) = self.driver.map(self.address(g), self.granule, pages[i]) {
+                self.drop_imports(pages[i..].to_vec());
+                return Err(self.undo(first, g - first, error));
+            }
+            self.mapped[g as usize] = Some(pages[i]);
+            self.imported.insert(g);
+            self.calls.maps += 1;
+        }
+        let bytes = len as usize * self.granule;
+        match self.driver.set_access(self.address(first), bytes, &self.peers) {
+            Ok(()) => {
+                self.calls.set_access += 1;
+                Ok(())
+            }
+            Err(error) => Err(self.undo(first, len, error)),
+        }
+    }
+
+    /// Imported pages, stranded and unreleased ones too.
+    pub fn imported_pages(&self) -> usize {
+        self.imported.len() + self.unreleased_imports.len()
+    }
+}
