@@ -56,6 +56,24 @@ impl Inside<'_> {
     pub(super) fn context(&self) -> CUcontext {
         self.context
     }
+
+    /// The meaning of a call's result. "No context" means a lost one only if the thread still has
+    /// it: at a thread's end CUDA may have forgotten what was current there.
+    #[inline]
+    pub(super) fn check(&self, call: Call, result: RawResult) -> DriverResult<()> {
+        if result == codes::INVALID_CONTEXT && !self.is_current() {
+            return Err(DriverError { call, code: Code::Other(result) });
+        }
+        check(call, result)
+    }
+
+    #[cold]
+    fn is_current(&self) -> bool {
+        let mut context = std::ptr::null_mut();
+        // SAFETY: a local to fill.
+        let result = unsafe { self.api.ctx_get_current(&raw mut context) };
+        result == codes::SUCCESS && context == self.context
+    }
 }
 
 impl Contexts {
@@ -181,7 +199,9 @@ impl Drop for Inside<'_> {
 }
 
 fn note(result: RawResult, what: &str) {
-    if !matches!(result, codes::SUCCESS | codes::DEINITIALIZED | MISSING) {
+    // 201: the thread is ending, and CUDA has forgotten what was current on it.
+    let quiet = [codes::SUCCESS, codes::DEINITIALIZED, codes::INVALID_CONTEXT, MISSING];
+    if !quiet.contains(&result) {
         tracing::error!("{what}: {}", codes::sentence(result));
     }
 }

@@ -13,7 +13,8 @@ use cust_raw::{
     CUmemAllocationType, CUmemLocation, CUmemLocationType,
 };
 
-use super::codes::{self, check};
+use super::codes;
+use super::context::Inside;
 use super::newer::RawResult;
 use super::{CudaDriver, Fallback};
 use crate::driver::{Call, Code, DriverError, DriverResult, PEERS_MAX, PageHandle};
@@ -95,19 +96,21 @@ impl CudaDriver {
 
     pub(super) fn reserve_addresses(&self, bytes: usize) -> DriverResult<usize> {
         let call = Call::Reserve;
-        let _inside = self.contexts.enter(call, true)?;
+        let inside = self.contexts.enter(call, true)?;
         let mut address = 0;
         let align = self.info.granularity;
         // SAFETY: a local to fill; no hint.
-        check(call, unsafe { self.api.mem_address_reserve(&raw mut address, bytes, align, 0, 0) })?;
+        inside.check(call, unsafe {
+            self.api.mem_address_reserve(&raw mut address, bytes, align, 0, 0)
+        })?;
         Ok(address as usize)
     }
 
     pub(super) fn free_addresses(&self, address: usize, bytes: usize) -> DriverResult<()> {
         let call = Call::Unreserve;
-        let _inside = self.contexts.enter(call, true)?;
+        let inside = self.contexts.enter(call, true)?;
         // SAFETY: CUDA checks both numbers against its reservations.
-        check(call, unsafe { self.api.mem_address_free(address as u64, bytes) })
+        inside.check(call, unsafe { self.api.mem_address_free(address as u64, bytes) })
     }
 
     /// Makes a page with as many of the wanted properties as the platform grants.
@@ -184,9 +187,9 @@ impl CudaDriver {
 
     pub(super) fn release_page(&self, page: PageHandle) -> DriverResult<()> {
         let call = Call::Release;
-        let _inside = self.contexts.enter(call, true)?;
+        let inside = self.contexts.enter(call, true)?;
         // SAFETY: the pool releases what `create_page` or `import_page` gave, once.
-        check(call, unsafe { self.api.mem_release(page.0) })
+        inside.check(call, unsafe { self.api.mem_release(page.0) })
     }
 
     pub(super) fn map_page(
@@ -195,16 +198,16 @@ impl CudaDriver {
         bytes: usize,
         page: PageHandle,
     ) -> DriverResult<()> {
-        let _inside = self.contexts.enter(Call::Map, true)?;
+        let inside = self.contexts.enter(Call::Map, true)?;
         // SAFETY: CUDA checks the range; the page is the pool's.
         let result = unsafe { self.api.mem_map(address as u64, bytes, 0, page.0, 0) };
-        self.budget_check(Call::Map, result)
+        self.budget_check(&inside, Call::Map, result)
     }
 
     pub(super) fn unmap_pages(&self, address: usize, bytes: usize) -> DriverResult<()> {
-        let _inside = self.contexts.enter(Call::Unmap, true)?;
+        let inside = self.contexts.enter(Call::Unmap, true)?;
         // SAFETY: CUDA checks the range; the pool has seen the fences of its users pass.
-        check(Call::Unmap, unsafe { self.api.mem_unmap(address as u64, bytes) })
+        inside.check(Call::Unmap, unsafe { self.api.mem_unmap(address as u64, bytes) })
     }
 
     /// Opens a range to this device and to `peers`, and closes it to every other device that
@@ -235,18 +238,18 @@ impl CudaDriver {
         for peer in devices_of(before & !wanted) {
             rights.push(right(peer, Access::CU_MEM_ACCESS_FLAGS_PROT_NONE));
         }
-        let _inside = self.contexts.enter(call, true)?;
+        let inside = self.contexts.enter(call, true)?;
         // SAFETY: CUDA checks the range; the list is a local.
         let result = unsafe {
             self.api.mem_set_access(address as u64, bytes, rights.as_ptr(), rights.len())
         };
-        self.budget_check(call, result)
+        self.budget_check(&inside, call, result)
     }
 
     /// CUDA says "out of memory" for a spent budget of mappings and for page tables without
     /// memory alike: the device's free memory tells them apart.
-    fn budget_check(&self, call: Call, result: RawResult) -> DriverResult<()> {
-        let error = match check(call, result) {
+    fn budget_check(&self, inside: &Inside<'_>, call: Call, result: RawResult) -> DriverResult<()> {
+        let error = match inside.check(call, result) {
             Err(error) => error,
             Ok(()) => return Ok(()),
         };
@@ -258,29 +261,32 @@ impl CudaDriver {
                 return Err(DriverError { call, code: Code::OutOfMemory });
             }
         }
-        Err(self.failed(call, result))
+        if matches!(error.code, Code::Other(_)) {
+            return Err(self.failed(call, result));
+        }
+        Err(error)
     }
 
     pub(super) fn export_page(&self, page: PageHandle) -> DriverResult<OwnedFd> {
         let call = Call::Export;
-        let _inside = self.contexts.enter(call, true)?;
+        let inside = self.contexts.enter(call, true)?;
         let mut fd: i32 = -1;
         let out = (&raw mut fd).cast();
         // SAFETY: for this kind of handle CUDA writes an int.
-        check(call, unsafe { self.api.mem_export(out, page.0, FD, 0) })?;
+        inside.check(call, unsafe { self.api.mem_export(out, page.0, FD, 0) })?;
         // SAFETY: the descriptor is new and ours.
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     }
 
     pub(super) fn import_page(&self, fd: BorrowedFd<'_>) -> DriverResult<PageHandle> {
         let call = Call::Import;
-        let _inside = self.contexts.enter(call, true)?;
+        let inside = self.contexts.enter(call, true)?;
         let mut page = 0;
         // CUDA takes the number in place of a pointer.
         let number = std::ptr::without_provenance_mut(fd.as_raw_fd() as usize);
         // SAFETY: a local to fill; an open descriptor.
         let result = unsafe { self.api.mem_import(&raw mut page, number, FD) };
-        match check(call, result) {
+        match inside.check(call, result) {
             Ok(()) => Ok(PageHandle(page)),
             // The one argument that can be wrong is the descriptor.
             Err(error) if error.code == Code::InvalidValue => {
@@ -292,19 +298,19 @@ impl CudaDriver {
 
     pub(super) fn free_and_total(&self) -> DriverResult<(usize, usize)> {
         let call = Call::MemoryInfo;
-        let _inside = self.contexts.enter(call, true)?;
+        let inside = self.contexts.enter(call, true)?;
         let (mut free, mut total) = (0, 0);
         // SAFETY: locals to fill.
-        check(call, unsafe { self.api.mem_get_info(&raw mut free, &raw mut total) })?;
+        inside.check(call, unsafe { self.api.mem_get_info(&raw mut free, &raw mut total) })?;
         Ok((free, total))
     }
 
     pub(super) fn allocate_plain(&self, bytes: usize) -> DriverResult<usize> {
         let call = Call::AllocPlain;
-        let _inside = self.contexts.enter(call, true)?;
+        let inside = self.contexts.enter(call, true)?;
         let mut address = 0;
         // SAFETY: a local to fill.
-        check(call, unsafe { self.api.mem_alloc(&raw mut address, bytes) })?;
+        inside.check(call, unsafe { self.api.mem_alloc(&raw mut address, bytes) })?;
         Ok(address as usize)
     }
 
@@ -313,9 +319,9 @@ impl CudaDriver {
         if address == 0 {
             return Err(DriverError { call, code: Code::InvalidValue });
         }
-        let _inside = self.contexts.enter(call, true)?;
+        let inside = self.contexts.enter(call, true)?;
         // SAFETY: CUDA checks the address; the caller has no use for it any more.
-        check(call, unsafe { self.api.mem_free(address as u64) })
+        inside.check(call, unsafe { self.api.mem_free(address as u64) })
     }
 
     /// Page-locked host memory that all contexts can copy from and to, and whose device address
@@ -324,19 +330,19 @@ impl CudaDriver {
         const PORTABLE: u32 = 1;
         const DEVICE_MAP: u32 = 2;
         let call = Call::AllocPlain;
-        let _inside = self.contexts.enter(call, true)?;
+        let inside = self.contexts.enter(call, true)?;
         let mut address = std::ptr::null_mut();
         let flags = PORTABLE | DEVICE_MAP;
         // SAFETY: a local to fill.
-        check(call, unsafe { self.api.mem_host_alloc(&raw mut address, bytes, flags) })?;
+        inside.check(call, unsafe { self.api.mem_host_alloc(&raw mut address, bytes, flags) })?;
         Ok(address.expose_provenance())
     }
 
     pub(super) fn release_host(&self, address: usize) -> DriverResult<()> {
         let call = Call::FreePlain;
-        let _inside = self.contexts.enter(call, true)?;
+        let inside = self.contexts.enter(call, true)?;
         let address = std::ptr::with_exposed_provenance_mut(address);
         // SAFETY: CUDA checks the address; the caller has no use for it any more.
-        check(call, unsafe { self.api.mem_free_host(address) })
+        inside.check(call, unsafe { self.api.mem_free_host(address) })
     }
 }

@@ -15,7 +15,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use cust_raw::{CUevent, CUstream};
 
-use super::codes::{self, check};
+use super::codes;
+use super::context::Inside;
 use super::table::MISSING;
 use super::{CudaDriver, Fallback};
 use crate::driver::{Call, Code, DriverError, DriverResult, EventHandle, Scope, StreamHandle};
@@ -73,10 +74,10 @@ impl CudaDriver {
     pub(super) fn make_stream(&self) -> DriverResult<StreamHandle> {
         const NON_BLOCKING: u32 = 1;
         let call = Call::StreamCreate;
-        let _inside = self.contexts.enter(call, true)?;
+        let inside = self.contexts.enter(call, true)?;
         let mut stream = std::ptr::null_mut();
         // SAFETY: a local to fill.
-        check(call, unsafe { self.api.stream_create(&raw mut stream, NON_BLOCKING) })?;
+        inside.check(call, unsafe { self.api.stream_create(&raw mut stream, NON_BLOCKING) })?;
         Ok(StreamHandle(stream.expose_provenance() as u64))
     }
 
@@ -86,32 +87,32 @@ impl CudaDriver {
         if stream.0 <= LEGACY {
             return Err(DriverError { call, code: Code::InvalidValue });
         }
-        let _inside = self.contexts.enter(call, true)?;
+        let inside = self.contexts.enter(call, true)?;
         // SAFETY: the caller's live stream, which it uses no more.
-        check(call, unsafe { self.api.stream_destroy(stream_of(stream)) })
+        inside.check(call, unsafe { self.api.stream_destroy(stream_of(stream)) })
     }
 
     pub(super) fn wait_for_stream(&self, stream: StreamHandle) -> DriverResult<()> {
         let call = Call::StreamSynchronize;
         plausible(call, stream)?;
-        let _inside = self.contexts.enter(call, true)?;
+        let inside = self.contexts.enter(call, true)?;
         // SAFETY: the caller's live stream.
-        check(call, unsafe { self.api.stream_synchronize(stream_of(stream)) })
+        inside.check(call, unsafe { self.api.stream_synchronize(stream_of(stream)) })
     }
 
     pub(super) fn wait_for_context(&self, call: Call) -> DriverResult<()> {
-        let _inside = self.contexts.enter(call, true)?;
+        let inside = self.contexts.enter(call, true)?;
         // SAFETY: no arguments; inside the context.
-        check(call, unsafe { self.api.ctx_synchronize() })
+        inside.check(call, unsafe { self.api.ctx_synchronize() })
     }
 
     pub(super) fn queue_wait(&self, stream: StreamHandle, event: EventHandle) -> DriverResult<()> {
         let call = Call::StreamWait;
         plausible(call, stream)?;
         let event = live(call, event)?;
-        let _inside = self.contexts.enter(call, false)?;
+        let inside = self.contexts.enter(call, false)?;
         // SAFETY: live handles, as the caller promised.
-        check(call, unsafe { self.api.stream_wait_event(stream_of(stream), event, 0) })
+        inside.check(call, unsafe { self.api.stream_wait_event(stream_of(stream), event, 0) })
     }
 
     /// `Ok` for a stream of this context.
@@ -128,7 +129,7 @@ impl CudaDriver {
         if result == MISSING {
             return Ok(());
         }
-        check(call, result)?;
+        inside.check(call, result)?;
         if context != inside.context() {
             tracing::warn!(
                 stream = stream.0,
@@ -141,14 +142,19 @@ impl CudaDriver {
     }
 
     /// Whether a capture is open on a stream, or beside the legacy stream.
-    pub(super) fn is_capturing(&self, call: Call, stream: StreamHandle) -> DriverResult<bool> {
+    fn is_capturing(
+        &self,
+        inside: &Inside<'_>,
+        call: Call,
+        stream: StreamHandle,
+    ) -> DriverResult<bool> {
         let mut status = 0;
         // SAFETY: a local to fill; a live stream, or the legacy one.
         let result = unsafe { self.api.stream_is_capturing(stream_of(stream), &raw mut status) };
         match result {
             codes::CAPTURE_IMPLICIT => Ok(true),
             MISSING => Ok(false),
-            result => check(call, result).map(|()| status != 0),
+            result => inside.check(call, result).map(|()| status != 0),
         }
     }
 
@@ -157,8 +163,8 @@ impl CudaDriver {
         if plausible(call, stream).is_err() {
             return false;
         }
-        let Ok(_inside) = self.contexts.enter(call, false) else { return false };
-        self.is_capturing(call, stream).unwrap_or(false)
+        let Ok(inside) = self.contexts.enter(call, false) else { return false };
+        self.is_capturing(&inside, call, stream).unwrap_or(false)
     }
 
     pub(super) fn call_after_graph(
@@ -175,7 +181,7 @@ impl CudaDriver {
         if graph < POINTER_MIN {
             return Err(DriverError { call, code: Code::InvalidHandle });
         }
-        let _inside = self.contexts.enter(call, true)?;
+        let inside = self.contexts.enter(call, true)?;
         let end = GraphEnd { call: call_back, word, armed: AtomicBool::new(true) };
         let end = Box::into_raw(Box::new(end));
         let mut object = std::ptr::null_mut();
@@ -184,7 +190,7 @@ impl CudaDriver {
             let call = Some(graph_ended as unsafe extern "C" fn(*mut c_void));
             self.api.user_object_create(&raw mut object, end.cast(), call, 1, NO_SYNC)
         };
-        if let Err(error) = check(call, made) {
+        if let Err(error) = inside.check(call, made) {
             // SAFETY: CUDA did not take it.
             drop(unsafe { Box::from_raw(end) });
             return Err(error);
@@ -192,7 +198,7 @@ impl CudaDriver {
         let graph = std::ptr::with_exposed_provenance_mut(graph as usize);
         // SAFETY: the caller's live graph, and an object that we hold.
         let kept = unsafe { self.api.graph_retain_user_object(graph, object, 1, MOVE) };
-        check(call, kept).inspect_err(|_| {
+        inside.check(call, kept).inspect_err(|_| {
             // SAFETY: still ours: the object calls back only after the release below.
             unsafe { (*end).armed.store(false, Ordering::Release) };
             // SAFETY: our one reference, which the graph did not take.
@@ -212,10 +218,10 @@ impl CudaDriver {
     ) -> DriverResult<()> {
         let call = Call::Copy;
         plausible(call, stream)?;
-        let _inside = self.contexts.enter(call, false)?;
+        let inside = self.contexts.enter(call, false)?;
         let (to, from) = (to as u64, from as u64);
         // SAFETY: the caller keeps both ranges accessible until the work is done.
-        check(call, unsafe { self.api.memcpy_async(to, from, bytes, stream_of(stream)) })
+        inside.check(call, unsafe { self.api.memcpy_async(to, from, bytes, stream_of(stream)) })
     }
 
     pub(super) fn queue_fill(
@@ -227,27 +233,29 @@ impl CudaDriver {
     ) -> DriverResult<()> {
         let call = Call::Fill;
         plausible(call, stream)?;
-        let _inside = self.contexts.enter(call, false)?;
+        let inside = self.contexts.enter(call, false)?;
         // SAFETY: the caller keeps the range accessible until the work is done.
-        check(call, unsafe { self.api.memset_async(to as u64, value, bytes, stream_of(stream)) })
+        inside.check(call, unsafe {
+            self.api.memset_async(to as u64, value, bytes, stream_of(stream))
+        })
     }
 
     pub(super) fn make_event(&self) -> DriverResult<EventHandle> {
         const DISABLE_TIMING: u32 = 2;
         let call = Call::EventCreate;
-        let _inside = self.contexts.enter(call, true)?;
+        let inside = self.contexts.enter(call, true)?;
         let mut event = std::ptr::null_mut();
         // SAFETY: a local to fill.
-        check(call, unsafe { self.api.event_create(&raw mut event, DISABLE_TIMING) })?;
+        inside.check(call, unsafe { self.api.event_create(&raw mut event, DISABLE_TIMING) })?;
         Ok(EventHandle(event.expose_provenance() as u64))
     }
 
     pub(super) fn end_event(&self, event: EventHandle) -> DriverResult<()> {
         let call = Call::EventDestroy;
         let event = live(call, event)?;
-        let _inside = self.contexts.enter(call, true)?;
+        let inside = self.contexts.enter(call, true)?;
         // SAFETY: a live event that the caller uses no more.
-        check(call, unsafe { self.api.event_destroy(event) })
+        inside.check(call, unsafe { self.api.event_destroy(event) })
     }
 
     pub(super) fn mark(&self, event: EventHandle, scope: Scope) -> DriverResult<()> {
@@ -260,18 +268,18 @@ impl CudaDriver {
         };
         plausible(call, stream)?;
         let inside = self.contexts.enter(call, false)?;
-        if self.is_capturing(call, stream)? {
+        if self.is_capturing(&inside, call, stream)? {
             return Err(DriverError { call, code: Code::Other(codes::CAPTURE_UNSUPPORTED) });
         }
         if scope != Scope::Context {
             // SAFETY: live handles, as the caller promised.
-            return check(call, unsafe { self.api.event_record(event, stream_of(stream)) });
+            return inside.check(call, unsafe { self.api.event_record(event, stream_of(stream)) });
         }
         if !self.context_events_refused.load(Ordering::Relaxed) {
             // SAFETY: the event was made in this context.
             let result = unsafe { self.api.ctx_record_event(inside.context(), event) };
             if !matches!(result, codes::NOT_SUPPORTED | MISSING) {
-                return check(call, result);
+                return inside.check(call, result);
             }
             self.context_events_refused.store(true, Ordering::Relaxed);
             self.announce(Fallback::ContextEventsRefused(result));
@@ -284,19 +292,19 @@ impl CudaDriver {
     pub(super) fn has_passed(&self, event: EventHandle) -> DriverResult<bool> {
         let call = Call::EventQuery;
         let event = live(call, event)?;
-        let _inside = self.contexts.enter(call, true)?;
+        let inside = self.contexts.enter(call, true)?;
         // SAFETY: a live event.
         match unsafe { self.api.event_query(event) } {
             codes::NOT_READY => Ok(false),
-            result => check(call, result).map(|()| true),
+            result => inside.check(call, result).map(|()| true),
         }
     }
 
     pub(super) fn wait_for_event(&self, event: EventHandle) -> DriverResult<()> {
         let call = Call::EventSynchronize;
         let event = live(call, event)?;
-        let _inside = self.contexts.enter(call, true)?;
+        let inside = self.contexts.enter(call, true)?;
         // SAFETY: a live event.
-        check(call, unsafe { self.api.event_synchronize(event) })
+        inside.check(call, unsafe { self.api.event_synchronize(event) })
     }
 }
