@@ -175,6 +175,9 @@ fn steps_down() {
 fn refused_properties_are_given_up_one_by_one() {
     let cases: &[(&[(&str, &str)], &str)] = &[
         (&[], ""),
+        (&[("REFUSE", "rdma=999")], "Rdma(999)"),
+        (&[("REFUSE", "fd=800")], "Shareable(800)"),
+        (&[("REFUSE", "fd=801,rdma=999")], "Shareable(801)|Rdma(999)"),
         (&[("FAULTS", "fail cuMemCreate with 999 #1")], "Rdma(999)"),
         (&[("FAULTS", "fail cuMemSetAccess with 999 #1")], "Rdma(999)"),
         (&[("FAULTS", "fail cuMemCreate with 800 #1")], "Shareable(800)"),
@@ -189,6 +192,6 @@ fn refused_properties_are_given_up_one_by_one() {
     for (machine, list) in cases {
         let told = on_sim_with("steps down", machine, &[(EXPECT, list)]);
         let announced = list.split('|').filter(|word| !word.is_empty()).count();
-        assert_eq!(told.matches("warn forebay::driver").count(), announced, "{machine:?}: {told}");
+        assert_eq!(told.matches(" device=0").count(), announced, "{machine:?}: {told}");
     }
 }

@@ -11,6 +11,7 @@ use std::path::Path;
 /// A file, or a folder (ending in `/`), and why it needs unsafe code.
 const ALLOWED: &[(&str, &str)] = &[
     ("src/driver/host/", "system calls: memfd, mmap, mprotect, copies between raw addresses"),
+    ("src/cust.rs", "cust's slices over a pool's block"),
     ("src/driver/cuda/context.rs", "the CUDA driver: contexts and capture modes"),
     ("src/driver/cuda/library.rs", "the loader: libcuda and its symbols"),
     ("src/driver/cuda/memory.rs", "the CUDA driver: memory"),
