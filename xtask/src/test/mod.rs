@@ -7,6 +7,7 @@
 mod c;
 mod cargo;
 mod library;
+mod sim;
 
 use crate::Outcome;
 use crate::args::Args;
@@ -14,7 +15,7 @@ use crate::report::Tally;
 use std::time::Instant;
 
 /// The command's form.
-pub const USAGE: &str = "test [unit|rust|model|c|cli] [--full]";
+pub const USAGE: &str = "test [unit|rust|model|sim|c|cli] [--full]";
 
 /// What the groups are told.
 #[derive(Clone, Copy)]
@@ -34,6 +35,7 @@ const GROUPS: &[Group] = &[
     Group { name: "unit", budget: 240, run: cargo::unit },
     Group { name: "rust", budget: 600, run: cargo::integration },
     Group { name: "model", budget: 300, run: cargo::model },
+    Group { name: "sim", budget: 240, run: sim::run },
     Group { name: "c", budget: 420, run: c::run },
     Group { name: "cli", budget: 180, run: cargo::cli },
 ];

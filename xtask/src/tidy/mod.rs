@@ -40,9 +40,9 @@ pub struct Source {
     pub text: String,
 }
 
-/// Where Rust code lies. Only `src`, `cli` and `xtask` fall under every rule.
+/// Where Rust code lies. Only `src`, `cli`, `xtask` and `sim` fall under every rule.
 const RUST_DIRS: &[&str] =
-    &["src", "cli", "xtask", "tests", "benches", "examples", "bindings", "fuzz"];
+    &["src", "cli", "xtask", "sim", "tests", "benches", "examples", "bindings", "fuzz"];
 
 /// Where C and C++ code lies.
 const C_DIRS: &[&str] = &["include", "bindings", "tests", "benches", "examples"];
@@ -93,9 +93,10 @@ fn read_all(dirs: &[&str], extensions: &[&str]) -> Outcome<Vec<Source>> {
     Ok(all)
 }
 
-/// The part of the source that every rule covers: the library, the command, and xtask.
+/// The part of the source that every rule covers: the library, the command, xtask, and the
+/// simulated driver.
 fn is_product(path: &Path) -> bool {
-    path.starts_with("src") || path.starts_with("cli/src") || path.starts_with("xtask/src")
+    ["src", "cli/src", "xtask/src", "sim/cuda/src"].iter().any(|dir| path.starts_with(dir))
 }
 
 /// The tokens, or a violation that says why there are none.

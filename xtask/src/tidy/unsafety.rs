@@ -38,6 +38,10 @@ const ALLOWED: &[(&str, &str)] = &[
     ("src/pool/world.rs", "the word that tells a fork; exit hooks of the C library"),
     ("src/logging.rs", "the owner's log callback, a C function pointer"),
     ("cli/src/cpu_time.rs", "the thread's clock"),
+    ("sim/cuda/src/abi/", "CUDA's C functions: places and texts of the caller"),
+    ("sim/cuda/src/control.rs", "the simulation's C functions: texts and a buffer of the caller"),
+    ("sim/cuda/src/entry.rs", "addresses of exported functions cross threads"),
+    ("sim/cuda/src/world.rs", "the process's number and its exit handler"),
 ];
 
 /// Finds unsafe code outside the list, and lines of the list that nothing needs.

@@ -1,0 +1,1 @@
+//! Captures: modes, invalidation, which streams belong.

@@ -1,0 +1,1 @@
+//! Events: marks in streams, and their times.

@@ -1,0 +1,1 @@
+//! Graphs that a capture made, and their runs.

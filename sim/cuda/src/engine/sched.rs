@@ -1,0 +1,1 @@
+//! The scheduler: which queue's head runs next.

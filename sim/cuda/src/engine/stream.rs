@@ -1,0 +1,1 @@
+//! Streams: queues of work in order.

@@ -1,0 +1,1 @@
+//! Physical pages: device memory in memfds, handles counted by reference.

@@ -1,0 +1,1 @@
+//! Plain allocations: device, host, managed.

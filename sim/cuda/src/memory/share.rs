@@ -1,0 +1,1 @@
+//! Handles that leave the process and come back.

@@ -1,0 +1,1 @@
+//! The address map: reservations and what lies in them.

@@ -1,0 +1,1 @@
+//! Mappings and access rights.
