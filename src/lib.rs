@@ -47,11 +47,12 @@
 //! | floor | rooms |
 //! |---|---|
 //! | 9 | [`abi`]: the C functions |
+//! | 7 | `cust`: memory in the `cust` crate's types (feature `cust`) |
 //! | 6 | [`pool`]: the composition, hot path, ladder, keeper |
 //! | 5 | [`slab`]: size classes, slabs, live marks, depots |
 //! | 4 | [`heap`]: blocks, runs, holes, placement |
 //! | 3 | [`vmem`]: reservations and pages; [`stream`]: lanes, stamps, fences; [`logging`] |
-//! | 2 | [`driver`]: the trait, its contract, its backends; [`config`] |
+//! | 2 | [`driver`]: the trait, its contract, its backends (CUDA, host memory); [`config`] |
 //! | 1 | [`base`]: units, locks, tables, the thread's slot |
 //! | 0 | [`error`]: status numbers, the last message |
 //!
@@ -89,6 +90,8 @@
 pub mod abi;
 pub mod base;
 pub mod config;
+#[cfg(feature = "cust")]
+pub mod cust;
 pub mod driver;
 pub mod error;
 pub mod heap;

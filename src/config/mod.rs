@@ -177,6 +177,7 @@ pub struct Config {
     pub r#move: Move,
     pub free: FreeMode,
     pub reuse: Reuse,
+    pub cuda_library: Option<PathBuf>,
     pub host_event_ns: u32,
     pub host_context_events: bool,
 }
@@ -206,6 +207,7 @@ impl Default for Config {
             r#move: Move::Always,
             free: FreeMode::Deferred,
             reuse: Reuse::default(),
+            cuda_library: None,
             host_event_ns: 0,
             host_context_events: true,
         }

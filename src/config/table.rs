@@ -7,6 +7,7 @@
 
 use super::parse::{self, SIZE_FORM, Size};
 use super::{Backend, Config, FreeMode, Leaks, Move};
+use std::path::{Path, PathBuf};
 
 const SWITCH_FORM: &str = "1, true, on, yes or 0, false, off, no";
 const DURATION_FORM: &str = "a duration such as 10s or 500ms, or plain milliseconds";
@@ -46,10 +47,11 @@ pub fn find(name: &str) -> Option<&'static Variable> {
     VARIABLES.iter().find(|variable| variable.name == name)
 }
 
-/// Whether a `FOREBAY_` name belongs to the project's tests, benches or traces, which share
-/// the prefix but set nothing here.
+/// Whether a `FOREBAY_` name belongs to the project's tests, benches, traces or simulated driver,
+/// which share the prefix but set nothing here.
 pub fn is_foreign(name: &str) -> bool {
     name == "FOREBAY_TRACES"
+        || name.starts_with("FOREBAY_SIM")
         || name.starts_with("FOREBAY_BENCH_")
         || name.starts_with("FOREBAY_TEST_")
 }
@@ -100,6 +102,12 @@ fn nanoseconds(text: &str) -> Option<u32> {
 fn backend(text: &str) -> Option<Backend> {
     let words = [("auto", Backend::Auto), ("cuda", Backend::Cuda), ("host", Backend::Host)];
     parse::word(text, &words)
+}
+
+/// A path that means the same wherever the program runs.
+fn absolute_path(text: &str) -> Option<Option<PathBuf>> {
+    let path = Path::new(text.trim());
+    (path.is_absolute() && !text.contains('\0')).then(|| Some(path.to_path_buf()))
 }
 
 fn leaks(text: &str) -> Option<Leaks> {
@@ -274,6 +282,13 @@ pub const VARIABLES: &[Variable] = &[
         reuse = parse::reuse
     ),
     variable!(
+        "FOREBAY_CUDA_LIBRARY",
+        "an absolute path",
+        "the libcuda.so.1 that the system's loader finds",
+        "The CUDA driver's library, where the loader finds none or the wrong one.",
+        cuda_library = absolute_path
+    ),
+    variable!(
         "FOREBAY_HOST_EVENT_NS",
         "nanoseconds from 0 to 1000000000",
         "0",
@@ -320,6 +335,7 @@ mod tests {
             "FOREBAY_HEADROOM",
             "FOREBAY_RELEASE_THRESHOLD",
             "FOREBAY_CACHE",
+            "FOREBAY_CUDA_LIBRARY",
         ];
         assert_eq!(in_words, expected);
     }

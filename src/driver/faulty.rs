@@ -397,6 +397,10 @@ impl<D: Driver + ?Sized> Driver for FaultyDriver<D> {
         self.call(Call::MemoryInfo, [0; 4], |d| d.memory_info())
     }
 
+    fn backed_reservations(&self) -> Option<usize> {
+        self.inner.backed_reservations()
+    }
+
     fn reserve(&self, bytes: usize) -> DriverResult<usize> {
         self.call(Call::Reserve, one(bytes as u64), |d| d.reserve(bytes))
     }
@@ -482,6 +486,10 @@ impl<D: Driver + ?Sized> Driver for FaultyDriver<D> {
 
     fn stream_synchronize(&self, stream: StreamHandle) -> DriverResult<()> {
         self.call(Call::StreamSynchronize, one(stream.0), |d| d.stream_synchronize(stream))
+    }
+
+    fn synchronize(&self) -> DriverResult<()> {
+        self.call(Call::StreamSynchronize, [u64::MAX, 0, 0, 0], |d| d.synchronize())
     }
 
     fn stream_wait(&self, stream: StreamHandle, event: EventHandle) -> DriverResult<()> {

@@ -121,6 +121,10 @@ impl Driver for Fuse {
         mapped.map_err(|error| (done, error))
     }
 
+    fn backed_reservations(&self) -> Option<usize> {
+        self.inner.backed_reservations()
+    }
+
     fn can_access_peer(&self, device: u32) -> bool {
         !self.is_blown() && self.inner.can_access_peer(device)
     }
@@ -145,6 +149,7 @@ impl Driver for Fuse {
         stream_create() -> StreamHandle, StreamCreate;
         stream_destroy(stream: StreamHandle) -> (), StreamDestroy;
         stream_synchronize(stream: StreamHandle) -> (), StreamSynchronize;
+        synchronize() -> (), StreamSynchronize;
         stream_wait(stream: StreamHandle, event: EventHandle) -> (), StreamWait;
         stream_check(stream: StreamHandle) -> (), StreamCheck;
         copy(to: usize, from: usize, bytes: usize, stream: StreamHandle) -> (), Copy;

@@ -3,9 +3,10 @@
 //! The pool asks a driver for six things: address space, pages, mappings, streams
 //! with events, pages shared with other devices and processes, and plain allocations (the
 //! fallback where there is no virtual memory management, and the baseline that the demo
-//! compares with). Backends are siblings of the same shape: [`host`] (memfd and mmap, no GPU
-//! needed) and [`faulty`] (wraps any driver: counts, journals, fails on demand). [`fuse`] stops a
-//! pool's calls once the context is lost.
+//! compares with). Backends are siblings of the same shape: [`cuda`] (NVIDIA's driver API, loaded
+//! at run time), [`host`] (memfd and mmap, no GPU needed), [`segments`] (plain allocations under a
+//! driver without virtual memory) and [`faulty`] (wraps any driver: counts, journals, fails on
+//! demand). [`fuse`] stops a pool's calls once the context is lost.
 //!
 //! # Contract
 //!
@@ -54,13 +55,16 @@
 //! stream itself are the caller's to avoid.
 //!
 //! *After failure.* A failed call may be repeated. [`Code::ShutDown`] and [`Code::ContextLost`]
-//! are final: every later call answers the same, and the pool then stops calling.
+//! are final: every later call answers the same, and the pool then stops calling. Only calls that
+//! give something back may succeed after a shutdown, which has taken everything.
 //!
 //! *Threads.* All methods may be called from any thread at once.
 
+pub mod cuda;
 pub mod faulty;
 pub mod fuse;
 pub mod host;
+pub mod segments;
 
 use std::ffi::c_void;
 use std::fmt;
@@ -196,6 +200,34 @@ pub enum Code {
     Other(u32),
 }
 
+impl Code {
+    /// What happened, and what to do about it.
+    pub const fn sentence(self) -> &'static str {
+        match self {
+            Code::OutOfMemory => "the device has no memory left",
+            Code::NoAddressSpace => {
+                "no address range of this length is left; look at ulimit -v and at other \
+                 libraries that reserve device addresses"
+            }
+            Code::MappingLimit => {
+                "no more mappings can be made; larger allocations, or fewer pools, need fewer"
+            }
+            Code::InvalidValue => "an argument breaks the driver's rules: a defect of Forebay's",
+            Code::InvalidHandle => {
+                "the stream or event belongs to another context or device, or is destroyed"
+            }
+            Code::NotSupported => "this driver, device or platform cannot do it",
+            Code::TooManyPeers => "a mapping can be open to at most 8 other devices",
+            Code::ShutDown => "the driver has been shut down: the process is ending",
+            Code::ContextLost => {
+                "the device's context is gone, and with it all its memory: keep the context \
+                 alive for as long as pools are used, and do not reset the device"
+            }
+            Code::Other(_) => "the driver gave a number without a name here",
+        }
+    }
+}
+
 /// A failed driver call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DriverError {
@@ -207,7 +239,15 @@ pub struct DriverError {
 
 impl fmt::Display for DriverError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "driver call {} failed: {:?}", self.call.name(), self.code)
+        let call = self.call.name();
+        match self.code {
+            // Numbers of CUDA's with names; those of the system are smaller.
+            Code::Other(number) if number >= 200 => {
+                write!(f, "driver call {call} failed: {}", cuda::codes::sentence(number))
+            }
+            Code::Other(number) => write!(f, "driver call {call} failed with code {number}"),
+            code => write!(f, "driver call {call} failed: {}", code.sentence()),
+        }
     }
 }
 
@@ -266,6 +306,13 @@ pub trait Driver: Send + Sync {
 
     /// (free, total) bytes of the device now, over all users of it.
     fn memory_info(&self) -> DriverResult<(usize, usize)>;
+
+    /// `Some`: reservations are backed from the start, cost their length of device memory, and
+    /// should be about so many bytes long. Pages are then tokens: memory neither moves with them
+    /// nor goes back to the device before its reservation does. Cost: none.
+    fn backed_reservations(&self) -> Option<usize> {
+        None
+    }
 
     /// Reserves address space, inaccessible and without memory. Aligned to the granularity.
     fn reserve(&self, bytes: usize) -> DriverResult<usize>;
@@ -346,6 +393,11 @@ pub trait Driver: Send + Sync {
 
     /// Waits for all work queued on the stream.
     fn stream_synchronize(&self, stream: StreamHandle) -> DriverResult<()>;
+
+    /// Waits for all work queued on the device, whatever its stream.
+    fn synchronize(&self) -> DriverResult<()> {
+        Err(DriverError { call: Call::StreamSynchronize, code: Code::NotSupported })
+    }
 
     /// Makes later work of `stream` wait for `event`'s present mark.
     fn stream_wait(&self, stream: StreamHandle, event: EventHandle) -> DriverResult<()>;

@@ -9,7 +9,7 @@ use super::slow::Located;
 use super::{HANDLE_SHIFT, OnOutOfMemory, OnUnmap, Pool, Shared};
 use crate::base::sync::atomic::Ordering;
 use crate::base::units::QUANTUM;
-use crate::driver::{DriverError, DriverResult, Scope};
+use crate::driver::{Code, DriverError, DriverResult, Scope};
 use crate::error::{Error, Result, Status};
 use crate::slab::class::slot_bytes;
 use crate::slab::marks::SPECIAL;
@@ -28,7 +28,6 @@ pub fn tell_unmapped(id: u64, address: usize, bytes: usize) {
 
 /// A driver's refusal as an error of the ABI.
 pub fn driver_error(error: DriverError) -> Error {
-    use crate::driver::Code;
     let status = match error.code {
         Code::ContextLost => return super::loss::lost(),
         Code::OutOfMemory | Code::NoAddressSpace => Status::OutOfMemory,
@@ -52,7 +51,12 @@ pub fn synchronize(shared: &'static Shared, id: u64) -> Result<bool> {
         return Ok(false);
     }
     if !driver.device().context_events {
-        let waited = streams.iter().try_for_each(|&s| driver.stream_synchronize(s));
+        let waited = match driver.synchronize() {
+            Err(DriverError { code: Code::NotSupported, .. }) => {
+                streams.iter().try_for_each(|&s| driver.stream_synchronize(s))
+            }
+            waited => waited,
+        };
         return waited.map(|()| true).map_err(driver_error);
     }
     let event = shared.with_core(id, |core| core.lanes.event(&*driver))?.map_err(driver_error)?;

@@ -8,12 +8,16 @@ use super::core::Core;
 use super::registry::{create, pool};
 use super::world::check_world;
 use crate::config::{Backend, Config};
+use crate::driver::cuda::pinned::{self, PinnedDriver};
+use crate::driver::cuda::{self, Opened};
 use crate::driver::host::{HostDriver, HostOptions};
+use crate::driver::segments::SegmentDriver;
 use crate::driver::{Code, Driver, DriverError};
 use crate::error::{Error, Result, Status};
 use crate::vmem::Vmem;
 use once_cell::sync::OnceCell;
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The number of the default pool, once made.
@@ -34,7 +38,6 @@ pub fn default_pool() -> Result<u64> {
         .copied()
 }
 
-/// The default pool's number, if it has been made.
 /// The number of the pool of pinned host memory, once made.
 static HOST: OnceCell<u64> = OnceCell::new();
 
@@ -44,21 +47,37 @@ pub fn host_pool() -> Result<u64> {
     HOST.get_or_try_init(|| {
         let config = Config::from_env()?;
         // The backend must be usable: pinned memory serves copies to its device.
-        let device = open_driver(&config)?;
-        let mut options = host_options(&config);
-        options.pinned = true;
-        options.event_cost_ns = 0;
-        options.context_events = true;
-        options.total_bytes = device.device().total_bytes;
-        let driver = HostDriver::new(options).map_err(|e| {
-            Error::new(Status::NoDriver, format!("pinned host memory could not start: {e}"))
-        })?;
+        let driver = match config.backend {
+            Backend::Host => pinned_by_the_system(&config)?,
+            Backend::Auto | Backend::Cuda => pinned_by_cuda(&config)?,
+        };
         let total = driver.device().total_bytes as u64;
         let mut settings = Settings::resolve(&config, total, true);
         settings.reserve = 0;
-        create(Arc::new(driver), settings)
+        create(driver, settings)
     })
     .copied()
+}
+
+/// Host memory that the system locks.
+fn pinned_by_the_system(config: &Config) -> Result<Arc<dyn Driver>> {
+    let device = open_driver(config)?;
+    let mut options = host_options(config);
+    options.pinned = true;
+    options.event_cost_ns = 0;
+    options.context_events = true;
+    options.total_bytes = device.device().total_bytes;
+    let driver = HostDriver::new(options).map_err(|e| {
+        Error::new(Status::NoDriver, format!("pinned host memory could not start: {e}"))
+    })?;
+    Ok(Arc::new(driver))
+}
+
+/// Host memory that CUDA allocates and pins, a segment at a time.
+fn pinned_by_cuda(config: &Config) -> Result<Arc<dyn Driver>> {
+    let device = Arc::clone(open_cuda(config)?.device());
+    let pinned = Arc::new(PinnedDriver::new(device));
+    Ok(Arc::new(SegmentDriver::new(pinned, pinned::SEGMENT_BYTES)))
 }
 
 /// Live and held bytes of pinned host memory; zeros before its first use.
@@ -70,17 +89,31 @@ pub fn host_bytes() -> (u64, u64) {
 
 /// The driver that the configuration asks for. One a process and device.
 pub fn open_driver(config: &Config) -> Result<Arc<dyn Driver>> {
-    static DRIVERS: Mutex<Option<HashMap<i32, Arc<dyn Driver>>>> = Mutex::new(None);
-    if config.backend != Backend::Host {
-        let asked = if config.backend == Backend::Auto { "auto (the default)" } else { "cuda" };
-        return Err(Error::new(
-            Status::NoDriver,
-            format!(
-                "FOREBAY_BACKEND is {asked}, and this build has no CUDA driver yet; set \
-                 FOREBAY_BACKEND=host to use host memory instead"
-            ),
-        ));
+    match config.backend {
+        Backend::Host => open_host(config),
+        Backend::Auto | Backend::Cuda => open_cuda(config).map(|opened| opened.driver()),
     }
+}
+
+/// The CUDA device that the configuration asks for, opened once.
+pub fn open_cuda(config: &Config) -> Result<Opened> {
+    type Key = (Option<PathBuf>, i32);
+    static OPENED: Mutex<Option<HashMap<Key, Opened>>> = Mutex::new(None);
+    let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
+    let opened = opened.get_or_insert_default();
+    let key = (config.cuda_library.clone(), config.device);
+    if let Some(device) = opened.get(&key) {
+        return Ok(device.clone());
+    }
+    let device = cuda::open(config.cuda_library.as_deref(), config.device)?;
+    // Exit handlers run last in, first out: this one parks the keeper before CUDA ends.
+    super::world::park_at_exit();
+    opened.insert(key, device.clone());
+    Ok(device)
+}
+
+fn open_host(config: &Config) -> Result<Arc<dyn Driver>> {
+    static DRIVERS: Mutex<Option<HashMap<i32, Arc<dyn Driver>>>> = Mutex::new(None);
     if config.device != 0 {
         return Err(Error::new(
             Status::InvalidArgument,

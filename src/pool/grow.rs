@@ -380,15 +380,24 @@ impl Core {
     ) -> std::result::Result<(), Refusal> {
         let per = self.heap.per_granule();
         let granules = (quanta + align).div_ceil(per) as usize + 1;
-        let covered = self.marks.quanta() / per as usize;
+        let backed = self.driver.0.backed_reservations();
+        let granules = match backed {
+            // A segment begins at a granule, and each granule costs memory below the limit.
+            Some(_) if align <= per => quanta.div_ceil(per) as usize,
+            _ => granules,
+        };
+        let covered = match backed {
+            Some(_) => (self.settings.limit / self.vmem.granule() as u64) as usize,
+            None => self.marks.quanta() / per as usize,
+        };
         let used: usize = self.vmem.spaces().iter().map(|s| s.bytes / self.vmem.granule()).sum();
-        let left = covered.saturating_sub(used);
+        let left = covered.min(self.marks.quanta() / per as usize).saturating_sub(used);
         if granules > left {
             return Err(Refusal::AddressSpace);
         }
         let least = granules * self.vmem.granule();
         let first = self.vmem.spaces()[0].bytes;
-        let wanted = (first / 2).max(least).min(left * self.vmem.granule());
+        let wanted = backed.unwrap_or(first / 2).max(least).min(left * self.vmem.granule());
         let space = match self.vmem.add_space(wanted, least) {
             Ok(space) => space,
             Err(e) if e.code == Code::NoAddressSpace => return Err(Refusal::AddressSpace),

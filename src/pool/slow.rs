@@ -223,10 +223,14 @@ pub fn dealloc(pool: u64, address: usize, stream: u64) -> Status {
     })
 }
 
-/// What lay in a lost context is gone; nothing can be done with the address any more.
+/// What lay in a lost context or a driver that is shut down is gone; nothing can be done with the
+/// address any more.
 #[cold]
 fn forgive_lost(error: Error) -> Result<()> {
-    if error.status() == Status::ContextLost { Ok(()) } else { Err(error) }
+    match error.status() {
+        Status::ContextLost | Status::ShutDown => Ok(()),
+        _ => Err(error),
+    }
 }
 
 #[inline(always)]

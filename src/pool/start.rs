@@ -36,23 +36,39 @@ pub(super) fn new_core(driver: Arc<dyn Driver>, settings: Settings) -> Result<Co
     }
     let fuse = Arc::new(Fuse::new(driver));
     let driver: Arc<dyn Driver> = Arc::clone(&fuse) as Arc<dyn Driver>;
-    let mut vmem = Vmem::new(driver);
+    let mut vmem = Vmem::new(Arc::clone(&driver));
     // By the device, not the limit: the limit may be raised later.
     let size = device.total_bytes.max(granule);
     let wanted = (size.saturating_mul(2)).clamp(granule, FIRST_MAX).next_multiple_of(granule);
-    vmem.add_space(wanted, granule).map_err(|e| match e.code {
+    let backed = driver.backed_reservations();
+    let first = match backed {
+        // It costs memory: no more than the pool may hold.
+        Some(segment) => segment.min(settings.limit as usize / granule * granule).max(granule),
+        None => wanted,
+    };
+    let space = vmem.add_space(first, granule).map_err(|e| match e.code {
         Code::ContextLost => super::loss::lost(),
-        _ => Error::new(Status::Driver, format!("no address space could be reserved: {e}")),
+        _ => {
+            let text = format!("no address space could be reserved: {e}");
+            Error::new(if backed.is_some() { Status::OutOfMemory } else { Status::Driver }, text)
+        }
     })?;
-    core_over(fuse, vmem, &device, settings)
+    // Segments are added one by one, and all of them are to be covered.
+    let covered = if backed.is_some() { wanted } else { space.bytes * 2 };
+    core_over(fuse, vmem, &device, settings, covered)
 }
 
-/// A core over a first reservation.
-fn core_over(fuse: Arc<Fuse>, vmem: Vmem, device: &DeviceInfo, settings: Settings) -> Result<Core> {
+/// A core over a first reservation, with tables for `covered` bytes of addresses.
+fn core_over(
+    fuse: Arc<Fuse>,
+    vmem: Vmem,
+    device: &DeviceInfo,
+    settings: Settings,
+    covered: usize,
+) -> Result<Core> {
     let space = vmem.spaces()[0];
     let granule = device.granularity;
-    let quanta = space.bytes / QUANTUM;
-    let Some(marks) = Marks::new(quanta * 2) else {
+    let Some(marks) = Marks::new(covered / QUANTUM) else {
         give_back(vmem);
         return Err(no_memory());
     };

@@ -68,6 +68,20 @@ pub fn no_memory() -> Error {
     Error::new(Status::OutOfMemory, "the host has no memory left for Forebay's own tables")
 }
 
+/// The keeper stops before what was set up until now is torn down at exit.
+pub fn park_at_exit() {
+    // SAFETY: the handler stays loaded and never unwinds.
+    if unsafe { libc::atexit(park_keeper) } != 0 {
+        tracing::warn!("atexit refused: the keeper may run while the driver ends");
+    }
+}
+
+extern "C" fn park_keeper() {
+    if check_world().is_ok() && std::panic::catch_unwind(keeper::park).is_err() {
+        eprintln!("forebay: the keeper could not be parked");
+    }
+}
+
 extern "C" fn process_exit() {
     let result = std::panic::catch_unwind(|| {
         if check_world().is_err() {

@@ -8,6 +8,7 @@ use forebay::config::{Backend, Config, FreeMode, Leaks, Move, Problem};
 use forebay::driver::Driver;
 use serde_json::{Map, Value, json};
 
+use super::doctor_cuda::Cuda;
 use super::{Failure, complain, say, table};
 use crate::args::DoctorArgs;
 use crate::device;
@@ -31,12 +32,21 @@ pub fn run(args: &DoctorArgs) -> Result<bool, Failure> {
             Ok(Found { limits: Limits::of(&config, &*driver), free_bytes: free as u64, driver })
         })
     };
+    let cuda = if config.backend == Backend::Host { None } else { Cuda::look(&config) };
     let backend = backend_name(config.backend);
     let well = opened.is_ok();
     if args.json {
-        say(as_json(&config, backend, &problems, &opened))?;
+        let mut object = as_json(&config, backend, &problems, &opened);
+        if let Some(cuda) = &cuda {
+            object.insert("cuda".into(), cuda.json());
+        }
+        say(Value::Object(object))?;
     } else {
-        as_text(&config, (backend, asked_by), &problems, &opened)?;
+        say(format!("Backend: {backend} (asked for {asked_by})"))?;
+        if let Some(cuda) = &cuda {
+            cuda.print()?;
+        }
+        as_text(&config, &problems, &opened)?;
     }
     Ok(well)
 }
@@ -88,7 +98,7 @@ fn as_json(
     backend: &str,
     problems: &[Problem],
     opened: &Result<Found, String>,
-) -> Value {
+) -> Map<String, Value> {
     let problems: Vec<String> = problems.iter().map(Problem::to_string).collect();
     let mut object = Map::new();
     object.insert("backend".into(), json!(backend));
@@ -128,16 +138,14 @@ fn as_json(
             object.insert("what_happens".into(), json!(sentences(config, found)));
         }
     }
-    Value::Object(object)
+    object
 }
 
 fn as_text(
     config: &Config,
-    (backend, asked_by): (&str, &str),
     problems: &[Problem],
     opened: &Result<Found, String>,
 ) -> Result<(), Failure> {
-    say(format!("Backend: {backend} (asked for {asked_by})"))?;
     if let Ok(found) = opened {
         let info = found.driver.device();
         let (total, free) = (table::mib(info.total_bytes as u64), table::mib(found.free_bytes));
@@ -168,6 +176,12 @@ fn as_text(
 fn sentences(config: &Config, found: &Found) -> Vec<String> {
     let limits = &found.limits;
     let mut list = Vec::new();
+    if let Some(segment) = found.driver.backed_reservations() {
+        list.push(format!(
+            "Its memory is plain allocations of {}, which go back when it ends and cannot move.",
+            table::mib(segment as u64)
+        ));
+    }
     if config.backend == Backend::Host {
         list.push("Its memory is this machine's, taken page by page; no GPU is used.".into());
     }

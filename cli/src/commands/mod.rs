@@ -6,6 +6,7 @@
 
 pub mod demo;
 pub mod doctor;
+mod doctor_cuda;
 pub mod replay;
 mod table;
 

@@ -356,6 +356,11 @@ impl Driver for HostDriver {
         self.streams.synchronize(stream)
     }
 
+    fn synchronize(&self) -> DriverResult<()> {
+        self.streams.quiesce();
+        Ok(())
+    }
+
     fn stream_wait(&self, stream: StreamHandle, event: EventHandle) -> DriverResult<()> {
         let cell = self.event(Call::StreamWait, event)?;
         self.streams.wait_event(stream, cell)

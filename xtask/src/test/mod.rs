@@ -7,7 +7,7 @@
 mod c;
 mod cargo;
 mod library;
-mod sim;
+pub mod sim;
 
 use crate::Outcome;
 use crate::args::Args;

@@ -21,6 +21,7 @@ const FLOORS: &[(&str, u32)] = &[
     ("heap", 4),
     ("slab", 5),
     ("pool", 6),
+    ("cust", 7),
     ("kv", 7),
     ("plan", 7),
     ("quant", 7),

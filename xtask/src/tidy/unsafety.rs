@@ -12,6 +12,13 @@ use std::path::Path;
 const ALLOWED: &[(&str, &str)] = &[
     ("src/driver/host/", "system calls: memfd, mmap, mprotect, copies between raw addresses"),
     ("src/driver/mod.rs", "the type of a callback that a driver makes"),
+    ("src/cust.rs", "cust's slices over a pool's block"),
+    ("src/driver/cuda/context.rs", "the CUDA driver: contexts and capture modes"),
+    ("src/driver/cuda/library.rs", "the loader: libcuda and its symbols"),
+    ("src/driver/cuda/memory.rs", "the CUDA driver: memory"),
+    ("src/driver/cuda/open.rs", "the CUDA driver: devices and their attributes"),
+    ("src/driver/cuda/streams.rs", "the CUDA driver: streams, events, graphs"),
+    ("src/driver/cuda/table.rs", "the CUDA driver's entry points"),
     ("src/abi/", "raw pointers from C"),
     ("src/base/sync.rs", "cells shared between threads"),
     ("src/base/raw.rs", "metadata arrays in mapped memory"),

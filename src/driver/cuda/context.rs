@@ -1,0 +1,207 @@
+//! The context that a device's calls run in, and the way in and out of it.
+//!
+//! Owns the choice of context, made once at the first call that needs one: the caller's, when
+//! this thread has one of the device current; else the device's primary context, which the CUDA
+//! runtime uses too. Promises that a call leaves the thread's current context and capture mode
+//! as it found them, and that no primary context is made beside one that the caller works in.
+//!
+//! A device can have several contexts. One driver object works in one of them: events and
+//! streams of another are refused ([`super::CudaDriver::contract`]). Memory mapped here is
+//! accessible in all of them, as CUDA grants access by device.
+//!
+//! Cost a call: one look at the thread's context; where it is another, a push and a pop; where
+//! captures could object, two exchanges of the capture mode. Each is a driver call that touches
+//! only the thread's own state.
+
+use std::sync::Arc;
+
+use cust_raw::{CUcontext, CUdevice};
+use once_cell::sync::OnceCell;
+
+use super::codes::{self, check};
+use super::newer::RawResult;
+use super::table::{Api, MISSING};
+use crate::driver::{Call, Code, DriverError, DriverResult};
+
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`.
+const RELAXED: u32 = 2;
+
+/// The context of one device.
+#[derive(Debug)]
+pub(super) struct Contexts {
+    api: Arc<Api>,
+    device: CUdevice,
+    chosen: OnceCell<Chosen>,
+}
+
+/// The context in use, as a number.
+#[derive(Clone, Copy, Debug)]
+struct Chosen {
+    context: usize,
+    /// Whether we hold a reference to it: it is the primary context.
+    retained: bool,
+}
+
+/// Inside the context. Leaving restores the thread's own.
+pub(super) struct Inside<'a> {
+    api: &'a Api,
+    context: CUcontext,
+    pushed: bool,
+    /// The thread's own capture mode, where it was exchanged.
+    mode: Option<u32>,
+}
+
+impl Inside<'_> {
+    /// The context.
+    pub(super) fn context(&self) -> CUcontext {
+        self.context
+    }
+
+    /// The meaning of a call's result. "No context" means a lost one only if the thread still has
+    /// it: at a thread's end CUDA may have forgotten what was current there.
+    #[inline]
+    pub(super) fn check(&self, call: Call, result: RawResult) -> DriverResult<()> {
+        if result == codes::INVALID_CONTEXT && !self.is_current() {
+            return Err(DriverError { call, code: Code::Other(result) });
+        }
+        check(call, result)
+    }
+
+    #[cold]
+    fn is_current(&self) -> bool {
+        let mut context = std::ptr::null_mut();
+        // SAFETY: a local to fill.
+        let result = unsafe { self.api.ctx_get_current(&raw mut context) };
+        result == codes::SUCCESS && context == self.context
+    }
+}
+
+impl Contexts {
+    pub(super) fn new(api: Arc<Api>, device: CUdevice) -> Contexts {
+        Contexts { api, device, chosen: OnceCell::new() }
+    }
+
+    /// Enters the context. `relaxed`: for calls that an open capture of this or another thread
+    /// may forbid although they have nothing to do with it; not for queued work, which belongs
+    /// to a capture when its stream does.
+    pub(super) fn enter(&self, call: Call, relaxed: bool) -> DriverResult<Inside<'_>> {
+        if self.api.is_shut_down() {
+            return Err(DriverError { call, code: Code::ShutDown });
+        }
+        let mode = if relaxed { self.relax() } else { None };
+        let mut inside =
+            Inside { api: &self.api, context: std::ptr::null_mut(), pushed: false, mode };
+        let current = self.current(call)?;
+        let chosen = self.chosen.get_or_try_init(|| self.choose(call, current))?;
+        inside.context = std::ptr::with_exposed_provenance_mut(chosen.context);
+        if current != chosen.context {
+            // SAFETY: the context was live when it was chosen; CUDA checks it again.
+            check(call, unsafe { self.api.ctx_push_current(inside.context) })?;
+            inside.pushed = true;
+        }
+        Ok(inside)
+    }
+
+    /// Whether a context has been chosen, and whether it is the primary one.
+    pub(super) fn uses_primary(&self) -> Option<bool> {
+        self.chosen.get().map(|chosen| chosen.retained)
+    }
+
+    fn relax(&self) -> Option<u32> {
+        let mut mode = RELAXED;
+        // SAFETY: a local; exchanges this thread's own mode.
+        let result = unsafe { self.api.exchange_capture_mode(&raw mut mode) };
+        (result == codes::SUCCESS).then_some(mode)
+    }
+
+    fn current(&self, call: Call) -> DriverResult<usize> {
+        let mut context = std::ptr::null_mut();
+        // SAFETY: a local to fill.
+        check(call, unsafe { self.api.ctx_get_current(&raw mut context) })?;
+        Ok(context.expose_provenance())
+    }
+
+    /// Chooses the context for good. Nothing is made when the caller has one of the device.
+    fn choose(&self, call: Call, current: usize) -> DriverResult<Chosen> {
+        if current == 0 || !self.is_ours() {
+            let primary = self.retain(call)?;
+            tracing::debug!(device = self.device, "the primary context serves");
+            return Ok(Chosen { context: primary, retained: true });
+        }
+        if self.primary_exists() {
+            let primary = self.retain(call)?;
+            if primary == current {
+                return Ok(Chosen { context: primary, retained: true });
+            }
+            self.release();
+        }
+        tracing::info!(
+            device = self.device,
+            "the calling thread's context serves, which is not the primary one: it must outlive \
+             the pool, and streams of other contexts are refused"
+        );
+        Ok(Chosen { context: current, retained: false })
+    }
+
+    /// Whether the thread's context is one of this device.
+    fn is_ours(&self) -> bool {
+        let mut device: CUdevice = -1;
+        // SAFETY: a local to fill.
+        let result = unsafe { self.api.ctx_get_device(&raw mut device) };
+        result == codes::SUCCESS && device == self.device
+    }
+
+    fn primary_exists(&self) -> bool {
+        let (mut flags, mut active) = (0, 0);
+        // SAFETY: locals to fill.
+        let result =
+            unsafe { self.api.primary_ctx_get_state(self.device, &raw mut flags, &raw mut active) };
+        result == codes::SUCCESS && active != 0
+    }
+
+    fn retain(&self, call: Call) -> DriverResult<usize> {
+        let mut context = std::ptr::null_mut();
+        // SAFETY: a local to fill.
+        check(call, unsafe { self.api.primary_ctx_retain(&raw mut context, self.device) })?;
+        Ok(context.expose_provenance())
+    }
+
+    fn release(&self) {
+        // SAFETY: gives back one reference that `retain` took.
+        let result = unsafe { self.api.primary_ctx_release(self.device) };
+        // A driver before 11.0 lacks this form; the context then lives as long as the process.
+        note(result, "the primary context could not be released");
+    }
+}
+
+impl Drop for Contexts {
+    fn drop(&mut self) {
+        if self.uses_primary() == Some(true) && !self.api.is_shut_down() {
+            self.release();
+        }
+    }
+}
+
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        if self.pushed {
+            let mut popped = std::ptr::null_mut();
+            // SAFETY: a local to fill; takes off what `enter` pushed.
+            let result = unsafe { self.api.ctx_pop_current(&raw mut popped) };
+            note(result, "the caller's context could not be restored");
+        }
+        if let Some(mut mode) = self.mode {
+            // SAFETY: a local; restores this thread's own mode.
+            let result = unsafe { self.api.exchange_capture_mode(&raw mut mode) };
+            note(result, "the caller's capture mode could not be restored");
+        }
+    }
+}
+
+fn note(result: RawResult, what: &str) {
+    // 201: the thread is ending, and CUDA has forgotten what was current on it.
+    let quiet = [codes::SUCCESS, codes::DEINITIALIZED, codes::INVALID_CONTEXT, MISSING];
+    if !quiet.contains(&result) {
+        tracing::error!("{what}: {}", codes::sentence(result));
+    }
+}

@@ -1,0 +1,221 @@
+//! When the driver fails in the middle of a program: what is said, and what is lost.
+
+use super::cuda::{Sim, make_context};
+use super::{MIB, fill, no_misuse, on_sim, on_sim_with};
+use forebay::error::Status;
+use forebay::pool::Pool;
+use forebay::pool::hot::SYNC_STREAM;
+
+/// Runs the scenario if it is one of these.
+pub fn run(name: &str) -> bool {
+    match name {
+        "shut down" => shut_down(),
+        "context lost" => context_lost(),
+        "illegal address" => illegal_address(),
+        "out of mappings" => out_of_mappings(),
+        "out of memory" => out_of_memory(),
+        "unknown code" => unknown_code(),
+        "live at exit" => live_at_exit(),
+        "capture not declared" => undeclared_capture(),
+        _ => return false,
+    }
+    true
+}
+
+fn shut_down() {
+    let sim = Sim::open();
+    let pool = Pool::default_pool().expect("a device");
+    let small: Vec<usize> = (0..100).map(|_| pool.alloc(4096, 0).expect("fits")).collect();
+    let large = pool.alloc(40 * MIB, 0).expect("fits");
+    sim.script("fail any with 4 from #1 always");
+    // The first call that is made learns it.
+    let error = pool.alloc(60 * MIB, 0).expect_err("shut down");
+    assert_eq!(error.status(), Status::ShutDown, "{error}");
+    let before = sim.total_calls();
+    for &block in &small[..50] {
+        pool.dealloc(block, 0).expect("a free is a silent success");
+    }
+    for &block in &small[50..] {
+        pool.dealloc(block, SYNC_STREAM).expect("a free is a silent success");
+    }
+    pool.dealloc(large, SYNC_STREAM).expect("a free is a silent success");
+    let driver = pool.driver().expect("alive");
+    driver.unmap(2 << 20, 2 << 20).expect("nothing is left to give back");
+    assert_eq!(pool.alloc(60 * MIB, 0).expect_err("still").status(), Status::ShutDown);
+    assert_eq!(sim.total_calls(), before, "a call was made after the shutdown");
+    no_misuse();
+}
+
+#[test]
+fn after_a_shutdown_frees_succeed_and_nothing_is_called() {
+    on_sim("shut down", &[]);
+    on_sim_with("shut down", &[], &[("FOREBAY_FREE", "sync")]);
+}
+
+fn context_lost() {
+    let sim = Sim::open();
+    sim.ok("cuInit", &[0]);
+    let own = make_context(sim, 0);
+    let pool = Pool::default_pool().expect("a device");
+    let block = pool.alloc(3 * MIB, 0).expect("fits");
+    sim.ok("cuCtxDestroy_v2", &[own]);
+    let error = pool.alloc(64 * MIB, 0).expect_err("the context is gone");
+    assert_eq!(error.status(), Status::ContextLost, "{error}");
+    assert!(error.message().contains("context"), "{error}");
+    // What is known of live blocks is as before.
+    assert_eq!(pool.stats().expect("alive").live_blocks, 1);
+    pool.dealloc(block, 0).expect("a free is a silent success");
+}
+
+#[test]
+fn a_context_destroyed_under_the_pool_is_told() {
+    on_sim("context lost", &[]);
+}
+
+fn illegal_address() {
+    let sim = Sim::open();
+    let pool = Pool::default_pool().expect("a device");
+    let block = pool.alloc(3 * MIB, 0).expect("fits");
+    sim.script("fail cuMemCreate with 700 from #1 always");
+    let error = pool.alloc(64 * MIB, 0).expect_err("the context is unusable");
+    assert_eq!(error.status(), Status::ContextLost, "{error}");
+    let before = sim.total_calls();
+    pool.dealloc(block, 0).expect("a free is a silent success");
+    assert!(pool.alloc(100, 0).is_err());
+    assert_eq!(sim.total_calls(), before, "a lost context was called");
+}
+
+#[test]
+fn an_illegal_address_is_named() {
+    let told = on_sim("illegal address", &[]);
+    assert!(told.contains("CUDA_ERROR_ILLEGAL_ADDRESS"), "{told}");
+    assert!(told.contains("compute-sanitizer"), "{told}");
+}
+
+fn unknown_code() {
+    let sim = Sim::open();
+    let pool = Pool::default_pool().expect("a device");
+    sim.script("fail cuMemMap with 4321 from #1 always");
+    let error = pool.alloc(64 * MIB, 0).expect_err("failed");
+    assert_eq!(error.status(), Status::Driver);
+    assert!(error.message().contains("4321"), "{error}");
+    sim.script("");
+    let block = pool.alloc(64 * MIB, 0).expect("the next call works");
+    pool.dealloc(block, 0).expect("live");
+    no_misuse();
+}
+
+#[test]
+fn a_number_that_nobody_knows_is_passed_on() {
+    on_sim("unknown code", &[]);
+}
+
+fn out_of_mappings() {
+    let pool = Pool::default_pool().expect("a device");
+    let mut blocks = Vec::new();
+    let error = loop {
+        match pool.alloc(2 * MIB, 0) {
+            Ok(block) => blocks.push(block),
+            Err(error) => break error,
+        }
+        assert!(blocks.len() < 100, "the budget holds 20");
+    };
+    assert_eq!(error.status(), Status::MappingLimit, "{error}");
+    assert!(blocks.len() >= 10, "{}", blocks.len());
+    for block in blocks {
+        pool.dealloc(block, 0).expect("live");
+    }
+    let block = pool.alloc(2 * MIB, 0).expect("fits again");
+    pool.dealloc(block, 0).expect("live");
+    no_misuse();
+}
+
+#[test]
+fn a_spent_budget_of_mappings_is_told() {
+    on_sim("out of mappings", &[("MAPPINGS", "20")]);
+}
+
+fn out_of_memory() {
+    let pool = Pool::default_pool().expect("a device");
+    let mut blocks = Vec::new();
+    let error = loop {
+        match pool.alloc(10 * MIB, 0) {
+            Ok(block) => blocks.push(block),
+            Err(error) => break error,
+        }
+        assert!(blocks.len() < 30, "the device has 256 MiB");
+    };
+    assert_eq!(error.status(), Status::OutOfMemory, "{error}");
+    assert!(blocks.len() >= 24, "{}", blocks.len());
+    for block in blocks {
+        pool.dealloc(block, 0).expect("live");
+    }
+    let block = pool.alloc(200 * MIB, 0).expect("one large one fits now");
+    pool.dealloc(block, 0).expect("live");
+    no_misuse();
+}
+
+#[test]
+fn out_of_memory_passes() {
+    on_sim("out of memory", &[]);
+}
+
+fn live_at_exit() {
+    let pool = Pool::default_pool().expect("a device");
+    for i in 0..200 {
+        let block = pool.alloc(1000 + i * 5000, 0).expect("fits");
+        if i % 3 > 0 {
+            // Pending work for the keeper.
+            pool.dealloc(block, SYNC_STREAM).expect("live");
+        }
+    }
+    no_misuse();
+}
+
+#[test]
+fn a_process_may_end_with_everything_live() {
+    let told = on_sim_with("live at exit", &[], &[("FOREBAY_DECAY", "1ms")]);
+    assert!(!told.contains("misuse"), "{told}");
+}
+
+fn undeclared_capture() {
+    const THREAD_LOCAL: usize = 1;
+    let sim = Sim::open();
+    let pool = Pool::default_pool().expect("a device");
+    let block = pool.alloc(20 * MIB, 0).expect("fits");
+    let primary = sim.get("cuDevicePrimaryCtxRetain", &[0]);
+    sim.ok("cuCtxSetCurrent", &[primary]);
+    let stream = sim.get("cuStreamCreate", &[1]);
+    let own = pool.alloc(20 * MIB, stream as u64).expect("fits");
+    sim.ok("cuStreamBeginCapture_v2", &[stream, THREAD_LOCAL]);
+    let driver = pool.driver().expect("alive");
+    assert!(driver.stream_capturing(forebay::driver::StreamHandle(stream as u64)));
+    fill(&pool, own, 4096, 9, stream as u64);
+    // Freed and allocated on the capturing stream and beside it: memory calls of all kinds.
+    pool.dealloc(own, stream as u64).expect("live");
+    let grown = pool.alloc(50 * MIB, 0).expect("fits");
+    let event = driver.event_create().expect("events can be made");
+    let scope = forebay::driver::Scope::Stream(forebay::driver::StreamHandle(stream as u64));
+    assert!(driver.event_record(event, scope).is_err(), "a record would enter the graph");
+    driver.event_destroy(event).expect("live");
+    let graph = {
+        let mut graph = 0usize;
+        sim.ok("cuStreamEndCapture", &[stream, &raw mut graph as usize]);
+        graph
+    };
+    assert_ne!(graph, 0, "the capture was invalidated");
+    assert!(!driver.stream_capturing(forebay::driver::StreamHandle(stream as u64)));
+    // The graph holds what the program queued, and nothing of Forebay's.
+    let mut nodes = 0usize;
+    sim.ok("cuGraphGetNodes", &[graph, 0, &raw mut nodes as usize]);
+    assert_eq!(nodes, 1);
+    for block in [block, grown] {
+        pool.dealloc(block, 0).expect("live");
+    }
+    no_misuse();
+}
+
+#[test]
+fn a_capture_that_nobody_declared_is_not_disturbed() {
+    on_sim("capture not declared", &[]);
+}
