@@ -65,7 +65,8 @@ fn climb_on<R>(
         }
         // Another place is no help against a driver that fails.
         let driver_fails = matches!(refusal, Refusal::Driver(_));
-        let since = Instant::now();
+        // The first rung is every miss's: no look at the clock there.
+        let since = (rung == Rung::Wait).then(Instant::now);
         if rung == Rung::Anywhere && driver_fails || !rung.climb(shared, id, bytes, since)? {
             continue;
         }
@@ -113,9 +114,15 @@ impl Rung {
         }
     }
 
-    /// Does what the rung is for, without the lock; it was first climbed at `since`. False:
-    /// nothing changed, no need to try.
-    fn climb(self, shared: &'static Shared, id: u64, bytes: usize, since: Instant) -> Result<bool> {
+    /// Does what the rung is for, without the lock; a wait began at `since`. False: nothing
+    /// changed, no need to try.
+    fn climb(
+        self,
+        shared: &'static Shared,
+        id: u64,
+        bytes: usize,
+        since: Option<Instant>,
+    ) -> Result<bool> {
         match self {
             Rung::Inside => Ok(true),
             Rung::Anywhere => shared.with_core(id, |core| {
@@ -151,7 +158,7 @@ impl Refusal {
 
 /// Waits until a pending fence has passed, up to the pool's patience counted from `since`.
 /// False: none has.
-fn wait(shared: &'static Shared, id: u64, since: Instant) -> Result<bool> {
+fn wait(shared: &'static Shared, id: u64, since: Option<Instant>) -> Result<bool> {
     loop {
         let (progress, in_flight, patience) = shared.with_core(id, |core| {
             if core.lanes.open_captures() > 0 {
@@ -162,7 +169,7 @@ fn wait(shared: &'static Shared, id: u64, since: Instant) -> Result<bool> {
             let progress = core.settle();
             (progress, core.lanes.in_flight(), core.settings.oom_wait)
         })?;
-        if progress || !in_flight || since.elapsed() >= patience {
+        if progress || !in_flight || since.is_none_or(|s| s.elapsed() >= patience) {
             return Ok(progress);
         }
         std::thread::sleep(Duration::from_micros(50));
