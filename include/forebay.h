@@ -656,7 +656,7 @@ forebay_status forebay_buffers_release(forebay_buffers_t buffers,
                                        forebay_stream_t stream);
 
 /**
- * Ends a buffer set.
+ * Ends a buffer set. One whose pool has ended may be ended with buffers out: they went with it.
  *
  * @return FOREBAY_ERROR_BUSY while buffers are out.
  */

@@ -133,7 +133,7 @@ pub extern "C" fn forebay_buffers_release(
     guarded(|| buffers::release(handle(buffers)?, ptr as usize, stream as u64))
 }
 
-/// Ends a buffer set.
+/// Ends a buffer set. One whose pool has ended may be ended with buffers out: they went with it.
 ///
 /// @return FOREBAY_ERROR_BUSY while buffers are out.
 #[unsafe(no_mangle)]

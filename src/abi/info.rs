@@ -133,72 +133,26 @@ pub unsafe extern "C" fn forebay_pool_stats(pool: PoolT, stats: *mut Stats) -> S
     })
 }
 
+/// The structure out of [`report::stats_fields`] and what the process adds: each account is
+/// named once, in the order of that table.
+macro_rules! stats_of {
+    ($fields:expr, $host:expr; $($name:ident),* $(,)?) => {{
+        let [$($name),*] = $fields;
+        $(debug_assert_eq!($name.0, stringify!($name), "as the table has it");)*
+        let (host_live_bytes, host_mapped_bytes) = $host;
+        Stats { struct_size: 0, $($name: $name.1,)* host_live_bytes, host_mapped_bytes }
+    }};
+}
+
 fn read_stats(pool: &Pool) -> crate::error::Result<Stats> {
     let stats = pool.stats()?;
-    let fields = report::stats_fields(&stats).map(|(_, value)| value);
-    let (host_live_bytes, host_mapped_bytes) = devices::host_bytes();
-    let [
-        live_bytes,
-        requested_bytes,
-        cached_bytes,
-        pending_bytes,
-        trapped_bytes,
-        idle_bytes,
-        other_bytes,
-        mapped_bytes,
-        peak_live_bytes,
-        peak_mapped_bytes,
-        limit_bytes,
-        soft_limit_bytes,
-        reserved_address_bytes,
-        live_blocks,
-        allocs,
-        frees,
-        driver_calls,
-        pages_created,
-        pages_released,
-        pages_moved,
-        map_calls,
-        unmap_calls,
-        set_access_calls,
-        gathers,
-        fences_recorded,
-        oom_count,
-        stranded_pages,
-        unmapped_stock_bytes,
-    ] = fields;
-    Ok(Stats {
-        struct_size: 0,
-        live_bytes,
-        requested_bytes,
-        cached_bytes,
-        pending_bytes,
-        trapped_bytes,
-        idle_bytes,
-        other_bytes,
-        mapped_bytes,
-        peak_live_bytes,
-        peak_mapped_bytes,
-        limit_bytes,
-        soft_limit_bytes,
-        reserved_address_bytes,
-        live_blocks,
-        allocs,
-        frees,
-        driver_calls,
-        pages_created,
-        pages_released,
-        pages_moved,
-        map_calls,
-        unmap_calls,
-        set_access_calls,
-        gathers,
-        fences_recorded,
-        oom_count,
-        stranded_pages,
-        unmapped_stock_bytes,
-        host_live_bytes,
-        host_mapped_bytes,
+    Ok(stats_of! {
+        report::stats_fields(&stats), devices::host_bytes();
+        live_bytes, requested_bytes, cached_bytes, pending_bytes, trapped_bytes, idle_bytes,
+        other_bytes, mapped_bytes, peak_live_bytes, peak_mapped_bytes, limit_bytes,
+        soft_limit_bytes, reserved_address_bytes, live_blocks, allocs, frees, driver_calls,
+        pages_created, pages_released, pages_moved, map_calls, unmap_calls, set_access_calls,
+        gathers, fences_recorded, oom_count, stranded_pages, unmapped_stock_bytes,
     })
 }
 

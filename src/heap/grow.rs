@@ -121,6 +121,15 @@ impl Heap {
         if align > 1 {
             consider(last / align * align);
         }
+        if align > granule {
+            // Few places are aligned: those beside each end of a gap, on both sides.
+            for edge in hole.runs.iter().flat_map(|&(start, end)| [start, end]) {
+                for at in [edge, edge.saturating_sub(quanta)] {
+                    consider(at);
+                    consider(at / align * align);
+                }
+            }
+        }
     }
 
     /// The granules of `[start, start + quanta)` that have no memory, as rows.

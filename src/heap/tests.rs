@@ -3,6 +3,7 @@
 mod grow;
 mod model;
 mod place;
+mod reference;
 
 use super::*;
 use crate::stream::LaneKind;

@@ -7,7 +7,7 @@
 
 use super::hot::SYNC_STREAM;
 use super::{Pool, control, core::unknown_stream};
-use crate::driver::{EventHandle, Scope, StreamHandle};
+use crate::driver::{Driver, EventHandle, Scope, StreamHandle};
 use crate::error::{Error, Result, Status};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,6 +23,8 @@ struct Free {
 /// One set.
 struct Set {
     pool: Pool,
+    /// The pool's, and still there when the pool has ended.
+    driver: Arc<dyn Driver>,
     bytes: usize,
     free: Vec<Free>,
     out: Vec<usize>,
@@ -43,7 +45,8 @@ pub fn create(pool: u64, bytes: usize, count: usize) -> Result<u64> {
         ));
     }
     let pool = Pool::from_handle(pool)?;
-    let mut set = Set { pool, bytes, free: Vec::with_capacity(count), out: Vec::new() };
+    let driver = pool.driver()?;
+    let mut set = Set { pool, driver, bytes, free: Vec::with_capacity(count), out: Vec::new() };
     for _ in 0..count {
         // Clean memory: no stream's work is behind it.
         match set.pool.alloc(bytes, SYNC_STREAM) {
@@ -130,11 +133,12 @@ pub fn release(number: u64, address: usize, stream: u64) -> Result<()> {
     Ok(())
 }
 
-/// Ends a set whose buffers are all in.
+/// Ends a set whose buffers are all in, or whose pool has ended, which took those that are out.
 pub fn destroy(number: u64) -> Result<()> {
     let found = set(number)?;
     let mut set = found.lock().unwrap_or_else(PoisonError::into_inner);
-    if !set.out.is_empty() {
+    let pool_lives = set.pool.with_core(|_| ()).is_ok();
+    if pool_lives && !set.out.is_empty() {
         return Err(Error::new(Status::Busy, format!("{} buffers are out", set.out.len())));
     }
     set.give_all()?;
@@ -148,8 +152,12 @@ impl Set {
         while let Some(&Free { address, by }) = self.free.last() {
             // Behind all work of the device.
             match self.pool.dealloc(address, SYNC_STREAM) {
-                // The pool's end took the memory and the events with it.
-                Err(e) if e.status() == Status::InvalidPool => {}
+                // The pool's end took the memory, but not what the set has borrowed.
+                Err(e) if e.status() == Status::InvalidPool => {
+                    if let Some((_, event)) = by {
+                        self.driver.event_destroy(event).map_err(control::driver_error)?;
+                    }
+                }
                 freed => {
                     freed?;
                     if let Some((_, event)) = by {

@@ -2,9 +2,9 @@
 //!
 //! The rungs inside the lock (runs, fences, caches, pages, gather) are room `grow`'s. The
 //! rungs here let the lock go in between: *revoke* other threads' magazines, *wait* for pending
-//! fences, let blocks of whole granules begin *anywhere*, ask the *owner*. Each rung ends with
-//! a fresh try of all inside. Nothing here is bounded by luck: every rung is tried once, the
-//! wait by `FOREBAY_OOM_WAIT_MS`.
+//! fences until those that have passed suffice, let blocks of whole granules begin *anywhere*,
+//! ask the *owner*. Each rung ends with a fresh try of all inside. Nothing here is bounded by
+//! luck: every rung is tried once, the wait ends after `FOREBAY_OOM_WAIT_MS`.
 
 use super::cache::LaneCache;
 use super::core::Core;
@@ -65,7 +65,9 @@ fn climb_on<R>(
         }
         // Another place is no help against a driver that fails.
         let driver_fails = matches!(refusal, Refusal::Driver(_));
-        if rung == Rung::Anywhere && driver_fails || !rung.climb(shared, id, bytes)? {
+        // The first rung is every miss's: no look at the clock there.
+        let since = (rung == Rung::Wait).then(Instant::now);
+        if rung == Rung::Anywhere && driver_fails || !rung.climb(shared, id, bytes, since)? {
             continue;
         }
         loop {
@@ -74,8 +76,10 @@ fn climb_on<R>(
                 Err(Refusal::Stale) => return Ok(None),
                 Err(why) => refusal = why,
             }
-            // The owner may free in several steps; the other rungs are climbed once.
-            if rung != Rung::Owner || !rung.climb(shared, id, bytes)? {
+            // The owner may free in several steps, and of the pending fences some may suffice;
+            // the other rungs are climbed once.
+            let in_steps = matches!(rung, Rung::Owner | Rung::Wait);
+            if !in_steps || !refusal.may_pass() || !rung.climb(shared, id, bytes, since)? {
                 break;
             }
         }
@@ -110,8 +114,15 @@ impl Rung {
         }
     }
 
-    /// Does what the rung is for, without the lock. False: nothing changed, no need to try.
-    fn climb(self, shared: &'static Shared, id: u64, bytes: usize) -> Result<bool> {
+    /// Does what the rung is for, without the lock; a wait began at `since`. False: nothing
+    /// changed, no need to try.
+    fn climb(
+        self,
+        shared: &'static Shared,
+        id: u64,
+        bytes: usize,
+        since: Option<Instant>,
+    ) -> Result<bool> {
         match self {
             Rung::Inside => Ok(true),
             Rung::Anywhere => shared.with_core(id, |core| {
@@ -121,7 +132,7 @@ impl Rung {
                 super::capture::release_gone();
                 registry::revoke(shared, id)
             }
-            Rung::Wait => wait(shared, id),
+            Rung::Wait => wait(shared, id, since),
             Rung::Owner => {
                 let Some((call, context)) = shared.hooks().on_out_of_memory else {
                     return Ok(false);
@@ -145,10 +156,9 @@ impl Refusal {
     }
 }
 
-/// Waits for pending fences, up to the pool's patience. False: nothing was pending.
-fn wait(shared: &'static Shared, id: u64) -> Result<bool> {
-    let start = Instant::now();
-    let mut any = false;
+/// Waits until a pending fence has passed, up to the pool's patience counted from `since`.
+/// False: none has.
+fn wait(shared: &'static Shared, id: u64, since: Option<Instant>) -> Result<bool> {
     loop {
         let (progress, in_flight, patience) = shared.with_core(id, |core| {
             if core.lanes.open_captures() > 0 {
@@ -159,9 +169,8 @@ fn wait(shared: &'static Shared, id: u64) -> Result<bool> {
             let progress = core.settle();
             (progress, core.lanes.in_flight(), core.settings.oom_wait)
         })?;
-        any |= progress;
-        if !in_flight || start.elapsed() >= patience {
-            return Ok(any);
+        if progress || !in_flight || since.is_none_or(|s| s.elapsed() >= patience) {
+            return Ok(progress);
         }
         std::thread::sleep(Duration::from_micros(50));
     }

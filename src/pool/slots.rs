@@ -4,6 +4,9 @@
 //! budget, a refill takes slots of one word of free bits, a full magazine goes to the depot whole.
 //! Runs under the core's lock. Cost: some ten ns a slot, less with the rest of its refill.
 
+#[cfg(test)]
+mod tests;
+
 use super::cache::{LaneCache, SOME, capacity_max, capacity_min};
 use super::core::{Batch, Core, note};
 use super::ladder::Refusal;

@@ -3,6 +3,9 @@
 //! Promises: every wrong pointer is answered with its own error and changes nothing; a free
 //! of a live block never fails for want of memory. Cost: a miss takes the core's lock once.
 
+#[cfg(test)]
+mod tests;
+
 use super::cache::{self, LaneCache};
 use super::core::{Core, Extent, REQUEST_MAX, Side};
 use super::hot::{SYNC_STREAM, slot_in_table};
@@ -162,7 +165,7 @@ fn alloc_from(found: Found, bytes: usize, align: usize, stream: u64) -> Result<O
     // SAFETY: this thread's own cache.
     let tag = unsafe { (*thread).tag } as u8;
     let class = if align > QUANTUM { None } else { class_aligned(bytes, align.max(1)) };
-    ladder::climb(found.shared(), id, bytes, |core, fit| {
+    let taken = ladder::climb(found.shared(), id, bytes, |core, fit| {
         // SAFETY: the core is locked and the cache came from this thread's table.
         let cache = unsafe { ladder::checked(found.0, key, thread)? };
         core.misses += 1;
@@ -183,7 +186,13 @@ fn alloc_from(found: Found, bytes: usize, align: usize, stream: u64) -> Result<O
             core.watch(address, bytes);
         }
         Ok(address)
-    })
+    });
+    match taken {
+        // A cache taken away meanwhile may be another pool's, and pool and key read of it those
+        // of two: if the caller's pool is gone, the next look says so.
+        Err(error) if error.status() == Status::InvalidPool => Ok(None),
+        other => other,
+    }
 }
 
 /// A pool's number out of a lane key.
@@ -271,19 +280,32 @@ fn free_block(pool: u64, mut found: Found, address: usize, stream: u64) -> Resul
         if free_into(found, address, stream)? {
             return Ok(());
         }
+        // Whose block it is was judged by a cache that was going away.
+        let pool = owning_pool(pool, address)?;
         found = find_miss(pool, stream)?;
     }
     Err(super::core::unknown_stream(stream))
 }
 
-/// False: the cache is another's by now; nothing was freed.
+/// False: the cache is another's by now, or its pool's end has come (which the next look
+/// tells); nothing was freed.
 #[inline(always)]
 fn free_into(found: Found, address: usize, stream: u64) -> Result<bool> {
     let (thread, shared, key) = (cache::current(), found.shared(), found.key());
     let id = key_pool(key, stream);
     let mut mode = if stream == SYNC_STREAM { shared.free_mode() } else { FreeMode::Deferred };
     if mode == FreeMode::Sync {
-        shared.with_core(id, |core| core.locate(address).map(|_| ()))??;
+        let located = shared.with_core(id, |core| {
+            // SAFETY: the core is locked and the cache came from this thread's table.
+            let ours = unsafe { ladder::checked(found.0, key, thread) }.is_ok();
+            ours.then(|| core.locate(address).map(|_| ()))
+        });
+        match located {
+            Ok(Some(located)) => located?,
+            Ok(None) => return Ok(false),
+            Err(error) if error.status() == Status::InvalidPool => return Ok(false),
+            Err(error) => return Err(error),
+        }
         // While a capture is open nothing may wait for the device: the block waits instead.
         if !super::control::synchronize(shared, id)? {
             mode = FreeMode::Deferred;
@@ -291,7 +313,7 @@ fn free_into(found: Found, address: usize, stream: u64) -> Result<bool> {
     }
     let mut guard = shared.core.lock();
     let Some(core) = shared.open_core(&mut guard, id) else {
-        return Err(super::invalid_pool());
+        return Ok(false);
     };
     // SAFETY: the core is locked and the cache came from this thread's table.
     let Ok(cache) = (unsafe { ladder::checked(found.0, key, thread) }) else {

@@ -8,6 +8,9 @@ use super::{CLEAN, JOIN, LANES_MAX, LaneId, Stamp};
 use crate::driver::{Driver, DriverResult, EventHandle, Scope, StreamHandle};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
+/// A join's number: a count, and in these many low bits the lane of its first part.
+const JOIN_SHIFT: u32 = 16;
+
 /// What orders a lane's frees.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LaneKind {
@@ -173,12 +176,9 @@ impl Lanes {
     pub fn stamp(&mut self, lane: LaneId, bytes: u64) -> Stamp {
         let l = &mut self.lanes[lane as usize];
         if l.retired || l.kind == LaneKind::Unused {
-            // Its stream does nothing any more: the last fence covers this too.
+            // Its stream does nothing any more: the last fence covers this too. (Or a use named
+            // the lane before it ended, and that fence has passed.)
             return Stamp { lane, seq: l.open - 1 };
-        }
-        if l.kind == LaneKind::Unused {
-            // Named by a use recorded before the lane ended: its last fence has passed.
-            return Stamp::CLEAN;
         }
         l.dirty_bytes += bytes;
         l.dirty_count += 1;
@@ -191,7 +191,8 @@ impl Lanes {
         (l.dirty_bytes, l.dirty_count)
     }
 
-    /// A stamp that passes when all of `stamps` have.
+    /// A stamp that passes when all of `stamps` have. The first is of the lane that frees: where
+    /// memory stays with its lane, it is that one's.
     pub fn join(&mut self, stamps: &[Stamp]) -> Stamp {
         let mut open: Vec<Stamp> = Vec::new();
         for &stamp in stamps {
@@ -211,10 +212,12 @@ impl Lanes {
             }
         }
         match open.len() {
-            0 => Stamp::CLEAN,
+            0 if self.opportunistic => Stamp::CLEAN,
+            0 => stamps.first().copied().unwrap_or(Stamp::CLEAN),
             1 => open[0],
             _ => {
-                let number = self.next_join;
+                // Its owner's lane is in the number, and so outlives the list of parts.
+                let number = self.next_join << JOIN_SHIFT | u64::from(open[0].lane);
                 self.next_join += 1;
                 self.joins.insert(number, open);
                 Stamp { lane: JOIN, seq: number }
@@ -260,7 +263,12 @@ impl Lanes {
 
     #[cold]
     fn join_takeable(&self, number: u64, by: LaneId) -> bool {
-        self.joins.get(&number).is_none_or(|parts| parts.iter().all(|&p| self.takeable(p, by)))
+        let owner = (number & ((1 << JOIN_SHIFT) - 1)) as LaneId;
+        if !self.opportunistic && by != owner {
+            return false;
+        }
+        let free = |&p: &Stamp| (p.lane == by && self.orders_itself(by)) || self.passed(p);
+        self.joins.get(&number).is_none_or(|parts| parts.iter().all(free))
     }
 
     /// Records a fence over all that `lane` freed so far. Nothing to do: no call. While a
@@ -430,20 +438,6 @@ impl Lanes {
             self.events.append(&mut fence.events);
             self.lists.push(fence.events);
         }
-    }
-
-    /// Waits until the oldest fence of every lane has passed.
-    pub fn wait_oldest(&mut self, driver: &dyn Driver) -> DriverResult<()> {
-        for id in 1..self.lanes.len() {
-            if let Some(fence) = self.lanes[id].fences.front() {
-                for &event in &fence.events {
-                    driver.event_synchronize(event)?;
-                }
-                self.pass_front(id as LaneId);
-            }
-        }
-        self.forget_passed();
-        Ok(())
     }
 
     /// Drops passed joins.

@@ -172,6 +172,35 @@ fn without_opportunity_passed_memory_stays_with_its_lane() {
 }
 
 #[test]
+fn without_opportunity_a_join_stays_with_the_lane_that_freed() {
+    let mut book = Book::new();
+    let (a, b, c) = (book.stream(1), book.stream(2), book.stream(3));
+    book.lanes.set_opportunistic(false);
+    let join = |book: &mut Book| {
+        let parts = [book.lanes.stamp(b, 1), book.lanes.stamp(a, 1)];
+        book.lanes.join(&parts)
+    };
+    let stamp = join(&mut book);
+    let takers = |book: &Book| [a, b, c].map(|lane| book.lanes.takeable(stamp, lane));
+    assert_eq!(takers(&book), [false, false, false], "each waits for the other");
+    book.finish(a);
+    assert_eq!(takers(&book), [false, true, false], "its own work is all that is left");
+    book.finish(b);
+    assert!(book.lanes.passed(stamp) && !book.lanes.cleans(stamp));
+    assert_eq!(takers(&book), [false, true, false], "passed, and the list of parts is gone");
+    // So it is when a join is made of what has passed already.
+    let parts = [book.lanes.stamp(b, 1), book.lanes.stamp(a, 1)];
+    book.finish(a);
+    book.finish(b);
+    let late = book.lanes.join(&parts);
+    assert_eq!(late.lane, b);
+    assert!(book.lanes.takeable(late, b) && !book.lanes.takeable(late, a));
+    book.lanes.set_opportunistic(true);
+    assert_eq!(takers(&book), [true, true, true]);
+    book.close();
+}
+
+#[test]
 fn ignored_stamps_count_as_passed() {
     let mut book = Book::new();
     let (a, b) = (book.stream(1), book.stream(2));
@@ -465,27 +494,6 @@ fn a_failing_query_keeps_its_fence_and_lets_others_settle() {
 }
 
 #[test]
-fn waiting_passes_the_oldest_fence_of_each_lane() {
-    let mut book = Book::new();
-    let (a, b) = (book.stream(1), book.stream(2));
-    let old_a = book.lanes.stamp(a, 1);
-    book.record(a);
-    let new_a = book.lanes.stamp(a, 1);
-    let by_b = book.lanes.stamp(b, 1);
-    let join = book.lanes.join(&[old_a, by_b]);
-    book.lanes.record_all(&book.driver).expect("no fault");
-    book.driver.fail(Fault::once(CallSet::of(&[Call::EventSynchronize]), 1));
-    book.lanes.wait_oldest(&book.driver).expect_err("the fault");
-    assert!(!book.lanes.passed(old_a) && !book.lanes.passed(by_b));
-    book.lanes.wait_oldest(&book.driver).expect("no fault");
-    assert!(book.lanes.passed(old_a) && book.lanes.passed(by_b) && book.lanes.passed(join));
-    assert!(!book.lanes.passed(new_a));
-    book.lanes.wait_oldest(&book.driver).expect("no fault");
-    assert!(book.lanes.passed(new_a) && !book.lanes.in_flight());
-    book.close();
-}
-
-#[test]
 fn a_stream_waits_for_what_is_behind_a_stamp() {
     let mut book = Book::new();
     let (a, b) = (book.stream(1), book.stream(2));
@@ -523,7 +531,8 @@ fn closing_gives_all_events_back_and_may_be_repeated() {
         book.lanes.record_all(&book.driver).expect("no fault");
     }
     assert_eq!(book.fake.live_events(), 9);
-    book.lanes.wait_oldest(&book.driver).expect("no fault");
+    book.fake.pass_all();
+    assert!(book.settle());
     book.driver.fail(Fault::once(CallSet::of(&[Call::EventDestroy]), 4));
     book.lanes.close(&book.driver).expect_err("the fault");
     assert_eq!(book.fake.live_events(), 6);

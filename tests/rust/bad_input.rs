@@ -383,3 +383,31 @@ fn a_stats_structure_of_no_known_size() {
     }
     ground.end();
 }
+
+/// Whether this process can read the byte at `address`, learnt without a fault.
+fn readable(address: usize) -> bool {
+    let mut byte = 0u8;
+    let to = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+    let from = libc::iovec { iov_base: address as *mut c_void, iov_len: 1 };
+    // SAFETY: `to` names one writable byte; a bad `from` makes the call fail, not fault.
+    unsafe { libc::process_vm_readv(libc::getpid(), &raw const to, 1, &raw const from, 1, 0) == 1 }
+}
+
+#[test]
+fn with_guards_nothing_can_be_reached_behind_an_extent() {
+    let driver = common::plain_device(64 * MIB);
+    let mut settings = common::settings(&driver);
+    settings.debug.guard = true;
+    let pool = common::pool(&driver, settings);
+    // Whole granules too: several, so that the next one could lie right behind.
+    for bytes in [MIB, 2 * MIB, 3 * MIB, 4 * MIB] {
+        let blocks: Vec<usize> = (0..3).map(|_| pool.alloc(bytes, 0).expect("fits")).collect();
+        for &block in &blocks {
+            assert!(readable(block) && readable(block + bytes - 1), "{bytes} bytes at {block:#x}");
+            assert!(!readable(block + bytes), "behind {bytes} bytes at {block:#x}");
+            assert!(!readable(block + bytes + 2 * MIB - 1), "{bytes} bytes at {block:#x}");
+        }
+        blocks.iter().for_each(|&block| pool.dealloc(block, 0).expect("live"));
+    }
+    common::end(&driver, pool, &[]);
+}

@@ -10,11 +10,11 @@ mod config;
 #[path = "../../fuzz/src/ops.rs"]
 mod ops;
 
-use common::Rng;
+use common::Random;
 
 /// Random bytes, `most` at most.
-fn bytes(rng: &mut Rng, most: usize) -> Vec<u8> {
-    (0..rng.below(most)).map(|_| rng.next() as u8).collect()
+fn bytes(rng: &mut Random, most: usize) -> Vec<u8> {
+    (0..rng.below(most)).map(|_| rng.bits() as u8).collect()
 }
 
 #[test]
@@ -22,14 +22,14 @@ fn operations_agree_with_the_model() {
     let first = common::seed(1);
     for seed in first..first + 300 {
         println!("seed {seed} (set FOREBAY_TEST_SEED to run it again)");
-        ops::play(&bytes(&mut Rng(seed), 4000));
+        ops::play(&bytes(&mut Random(seed), 4000));
     }
 }
 
 #[test]
 fn canary_a_planted_fault_is_found() {
     let found = (0..300).any(|seed| {
-        let input = bytes(&mut Rng(seed), 8000);
+        let input = bytes(&mut Random(seed), 8000);
         std::panic::catch_unwind(|| ops::play_with_a_fault(&input)).is_err()
     });
     assert!(found, "a block that was freed and is thought live went unnoticed");
@@ -56,11 +56,11 @@ fn any_values_make_usable_settings() {
         " ",
         "18446744073709551616",
     ];
-    let mut rng = Rng(common::seed(2));
+    let mut rng = Random(common::seed(2));
     for _ in 0..20_000 {
         let mut input = Vec::new();
         for _ in 0..rng.below(12) {
-            input.push(rng.next() as u8);
+            input.push(rng.bits() as u8);
             match rng.below(3) {
                 0 => input.extend(bytes(&mut rng, 8)),
                 _ => input.extend(WORDS[rng.below(WORDS.len())].bytes()),

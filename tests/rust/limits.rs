@@ -81,7 +81,7 @@ fn load(pool: &Pool, stream: u64, seed: u64) -> usize {
     let mut refused = 0;
     for _ in 0..1500 {
         if random.below(8) < 5 {
-            match pool.alloc(random.size(22), stream) {
+            match pool.alloc(random.size_to(22), stream) {
                 Ok(address) => live.push(address),
                 Err(error) => {
                     assert_eq!(error.status(), Status::OutOfMemory, "{error}");

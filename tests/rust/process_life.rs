@@ -35,6 +35,8 @@ fn child_process() {
         Some("many_threads") => many_threads(),
         Some("many_pools") => many_pools(),
         Some("soak") => soak_body(),
+        Some("keeper_refused") => keeper_refused(),
+        Some("shutdown_race") => shutdown_race(),
         _ => return,
     }
     println!("scenario done");
@@ -207,6 +209,91 @@ fn many_threads() {
 #[test]
 fn ten_thousand_threads_one_after_another_leave_nothing() {
     ends_well("many_threads", &[HOST]);
+}
+
+/// Threads of this process by name.
+fn threads_named(name: &str) -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").expect("Linux");
+    let comm = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm"));
+    tasks.filter_map(|task| comm(task.ok()?).ok()).filter(|comm| comm.trim_end() == name).count()
+}
+
+/// Runs `f` while this process can map no more memory than a thread's stack needs.
+fn without_room_for_a_thread(f: impl FnOnce()) {
+    let status = std::fs::read_to_string("/proc/self/statm").expect("Linux");
+    let pages: u64 = status.split(' ').next().and_then(|v| v.parse().ok()).expect("a number");
+    let mut old = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the call fills a local of the right type.
+    assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_AS, &raw mut old) }, 0);
+    let tight = libc::rlimit { rlim_cur: pages * 4096 + MIB as u64, ..old };
+    // SAFETY: the call reads a local of the right type.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const tight) }, 0);
+    f();
+    // SAFETY: as above.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const old) }, 0);
+}
+
+fn keeper_refused() {
+    const SOFT: u64 = 16 * MIB as u64;
+    let (_driver, pool) = common::pool(small_device(), |settings| settings.keeper = true);
+    let block = pool.alloc(64 * MIB, 0).expect("fits");
+    pool.dealloc(block, 0).expect("live");
+    assert_eq!(threads_named("forebay-keeper"), 0, "nothing needs it yet");
+    // Above the soft limit it is started; the system has no room for it.
+    without_room_for_a_thread(|| pool.set_limits(None, Some(SOFT)).expect("below the hard one"));
+    assert_eq!(threads_named("forebay-keeper"), 0, "a thread without a stack");
+    pool.set_limits(None, Some(SOFT)).expect("as before");
+    // Its own work shows that it runs.
+    for _ in 0..20_000 {
+        if pool.stats().expect("alive").mapped_bytes <= SOFT {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    panic!("the keeper does not trim: {:?}", pool.stats());
+}
+
+#[test]
+fn a_keeper_that_could_not_start_is_started_later() {
+    ends_well("keeper_refused", &[]);
+}
+
+fn shutdown_race() {
+    let (_driver, pool) = common::pool(small_device(), |settings| settings.keeper = false);
+    let number = pool.id();
+    let (warm, warmed) = mpsc::channel();
+    let (go, going) = mpsc::channel::<()>();
+    let thread = std::thread::spawn(move || {
+        let pool = Pool::from_number(number).expect("alive");
+        let alloc = || pool.alloc(1000, 0).map_err(|e| e.status());
+        let blocks: Vec<usize> = (0..8).map(|_| alloc().expect("fits")).collect();
+        for block in blocks {
+            pool.dealloc(block, 0).expect("live");
+        }
+        warm.send(()).expect("the test waits");
+        going.recv().expect("the test goes on");
+        (alloc(), alloc())
+    });
+    warmed.recv().expect("its magazine is full");
+    // All hot paths are closed here, and nobody can enrol: the thread finds the world in order,
+    // and waits. Then the world ends.
+    let held = forebay::pool::registry::without_caches(
+        number,
+        |_| false,
+        |_| {
+            go.send(()).expect("the thread waits");
+            std::thread::sleep(std::time::Duration::from_millis(200));
+            forebay::pool::world::shutdown().expect("not shut down yet");
+        },
+    );
+    held.expect("membarrier");
+    let answers = thread.join().expect("no panic");
+    assert_eq!(answers, (Err(Status::ShutDown), Err(Status::ShutDown)));
+}
+
+#[test]
+fn a_thread_that_enrols_while_the_process_shuts_down_is_shut_out() {
+    ends_well("shutdown_race", &[]);
 }
 
 // ---- pools -------------------------------------------------------------------------------

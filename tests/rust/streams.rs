@@ -4,6 +4,8 @@
 //! the pool does meanwhile. Every test here has a canary: the same with stamps ignored must
 //! find the fault. Runs under ThreadSanitizer too, in a shorter form. Cost: 1 s to 30 s a test.
 
+#[path = "streams/buffers.rs"]
+mod buffers;
 #[path = "common/mod.rs"]
 mod common;
 #[path = "streams/directed.rs"]

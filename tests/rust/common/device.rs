@@ -3,7 +3,9 @@
 //! Owns the set-up and the checks that all of them make: contents of blocks, and the books of
 //! pool and device against each other. Must not hide a failure: every check panics.
 //! Cost: a check of the books walks all blocks.
-#![allow(dead_code, reason = "each program uses its part")]
+#![allow(dead_code, unused_imports, reason = "each program uses its part")]
+
+mod random;
 
 use forebay::config::Config;
 use forebay::driver::faulty::FaultyDriver;
@@ -12,6 +14,8 @@ use forebay::driver::{Driver, StreamHandle};
 use forebay::pool::stats::Stats;
 use forebay::pool::{Pool, Settings, registry};
 use std::sync::Arc;
+
+pub use random::{Random, seed};
 
 /// A megabyte.
 pub const MIB: usize = 1 << 20;
@@ -123,38 +127,4 @@ impl Block {
             assert_eq!(found, at as u64 ^ self.seed, "contents of {self:x?} changed at {at:#x}");
         }
     }
-}
-
-/// A small generator (splitmix64): equal seeds give equal runs.
-#[derive(Clone, Debug)]
-pub struct Random(pub u64);
-
-impl Random {
-    /// 64 random bits.
-    pub fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        x ^ (x >> 31)
-    }
-
-    /// A number below `end`.
-    pub fn below(&mut self, end: usize) -> usize {
-        (self.bits() % end as u64) as usize
-    }
-
-    /// A size up to `2^log_most`, every doubling from 1 byte equally likely.
-    pub fn size(&mut self, log_most: u32) -> usize {
-        let top = 1usize << self.below(log_most as usize + 1);
-        top / 2 + 1 + self.below(top.div_ceil(2))
-    }
-}
-
-/// A seed: `FOREBAY_TEST_SEED` when set, to run a failure again; else `default`.
-pub fn seed(default: u64) -> u64 {
-    let given = std::env::var("FOREBAY_TEST_SEED").ok();
-    let seed = given.map_or(default, |text| text.parse().expect("a number as the seed"));
-    println!("seed: FOREBAY_TEST_SEED={seed}");
-    seed
 }

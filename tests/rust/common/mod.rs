@@ -3,7 +3,9 @@
 //!
 //! Owns no state but [`Findings`], one a test. Must not hide a failure: every check counts.
 //! Cost: a check reads the block once, at `memcmp`'s speed.
-#![allow(dead_code, reason = "each test program uses its part")]
+#![allow(dead_code, unused_imports, reason = "each test program uses its part")]
+
+mod random;
 
 use forebay::config::Config;
 use forebay::driver::host::{HostDriver, HostOptions};
@@ -12,46 +14,11 @@ use forebay::pool::{Pool, Settings};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+pub use random::{Random, seed};
+
 /// Whether the long forms of the tests run (`FOREBAY_TEST_FULL=1`).
 pub fn full() -> bool {
     std::env::var_os("FOREBAY_TEST_FULL").is_some_and(|v| v == "1")
-}
-
-/// A seed: `FOREBAY_TEST_SEED` when set, to run a failure again; else `default`.
-pub fn seed(default: u64) -> u64 {
-    std::env::var("FOREBAY_TEST_SEED").ok().and_then(|v| v.parse().ok()).unwrap_or(default)
-}
-
-/// A small generator (splitmix64): equal seeds give equal runs.
-#[derive(Clone, Debug)]
-pub struct Rng(pub u64);
-
-impl Rng {
-    /// 64 random bits.
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        x ^ (x >> 31)
-    }
-
-    /// A number below `end`.
-    pub fn below(&mut self, end: usize) -> usize {
-        (self.next() % end as u64) as usize
-    }
-
-    /// True once in `n` times.
-    pub fn one_in(&mut self, n: usize) -> bool {
-        self.below(n) == 0
-    }
-
-    /// A size between `least` and `most`, equally likely in every doubling.
-    pub fn size(&mut self, least: usize, most: usize) -> usize {
-        let (low, high) = ((least as f64).ln(), (most as f64).ln());
-        let unit = (self.next() >> 11) as f64 / (1u64 << 53) as f64;
-        (low + unit * (high - low)).exp() as usize
-    }
 }
 
 /// A pool over a host device of its own; `tune` changes the settings first.

@@ -89,7 +89,7 @@ pub fn history(pool: &Pool, streams: &[u64], seed: u64, operations: usize) {
         if live.is_empty() || random.below(5) < 3 {
             let stream = streams[random.below(streams.len())];
             // What does not fit is not part of the past.
-            if let Ok(address) = pool.alloc(random.size(23), stream) {
+            if let Ok(address) = pool.alloc(random.size_to(23), stream) {
                 live.push((address, stream));
                 continue;
             }

@@ -256,3 +256,33 @@ fn pages_move_when_the_setting_says() {
         assert_eq!(never, moves == Move::Never, "{moves:?}");
     }
 }
+
+#[test]
+fn a_request_waits_for_the_fences_that_suffice_and_no_longer() {
+    let options = HostOptions { total_bytes: 12 * MIB, ..HostOptions::default() };
+    let (driver, pool) = common::pool(options, |settings| {
+        settings.keeper = false;
+        settings.oom_wait = std::time::Duration::from_secs(3600);
+    });
+    let s = common::streams(&driver, 3);
+    let blocks = [0, 1].map(|i| {
+        let block = pool.alloc(5 * MIB, s[i]).expect("fits");
+        hold(&driver, s[i]);
+        fill(&driver, block, 5 * MIB, s[i]);
+        pool.dealloc(block, s[i]).expect("live");
+        block
+    });
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let (pool, third) = (&pool, s[2]);
+        scope.spawn(move || tell.send(pool.alloc(5 * MIB, third)).expect("the test waits"));
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        driver.unhold(StreamHandle(s[0])).expect("a live stream");
+        // The other stream does not end; nobody needs what it uses.
+        let got = told.recv_timeout(std::time::Duration::from_secs(30));
+        unhold(&driver, s[1]);
+        let got = got.expect("one passed fence was enough").expect("it fits");
+        assert_eq!(got, blocks[0]);
+        pool.dealloc(got, s[2]).expect("live");
+    });
+}

@@ -1,7 +1,7 @@
 //! Two lanes alternating 64 KiB pieces in one granule while pages move: no corruption; with
 //! stamps ignored, corruption or a fault of the device.
 
-use crate::common::{self, Findings, Rng};
+use crate::common::{self, Findings, Random};
 use forebay::driver::host::{HostDriver, HostOptions};
 use forebay::driver::{Driver, StreamHandle};
 use forebay::error::Status;
@@ -22,7 +22,7 @@ struct Block {
 struct Run {
     driver: Arc<HostDriver>,
     pool: Pool,
-    rng: Rng,
+    rng: Random,
     findings: &'static Findings,
     streams: Vec<u64>,
     /// By stream: two of small pieces, one of large blocks.
@@ -42,14 +42,14 @@ impl Run {
         let streams = common::streams(&driver, 3);
         let findings = Findings::new();
         let blocks = [Vec::new(), Vec::new(), Vec::new()];
-        Run { driver, pool, rng: Rng(seed), findings, streams, blocks, refused: 0 }
+        Run { driver, pool, rng: Random(seed), findings, streams, blocks, refused: 0 }
     }
 
     fn alloc(&mut self, lane: usize, bytes: usize) {
         let stream = self.streams[lane];
         match self.pool.alloc(bytes, stream) {
             Ok(address) => {
-                let value = self.rng.next() as u8;
+                let value = self.rng.bits() as u8;
                 let filled = self.driver.fill(address, value, bytes, StreamHandle(stream));
                 filled.expect("a live stream");
                 self.blocks[lane].push(Block { address, bytes, value });
@@ -88,7 +88,7 @@ impl Run {
 
     fn step(&mut self, most: usize) {
         for _ in 0..self.rng.below(most) {
-            self.driver.step(self.rng.next());
+            self.driver.step(self.rng.bits());
         }
     }
 

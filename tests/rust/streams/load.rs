@@ -7,7 +7,7 @@
 //! only the home stream writes; a block that other streams read is written no more; another
 //! stream's first use, and a free on it, wait for the home stream's work so far.
 
-use crate::common::{Findings, Rng};
+use crate::common::{Findings, Random};
 use forebay::driver::host::HostDriver;
 use forebay::driver::{Driver, EventHandle, Scope, StreamHandle};
 use forebay::error::Status;
@@ -71,7 +71,7 @@ impl Done {
 /// One thread's part of the load.
 pub struct Worker<'a> {
     shared: &'a Shared,
-    rng: Rng,
+    rng: Random,
     event: EventHandle,
     blocks: Vec<Block>,
     bytes: usize,
@@ -88,7 +88,7 @@ impl<'a> Worker<'a> {
     /// A worker with nothing live.
     pub fn new(shared: &'a Shared, seed: u64) -> Worker<'a> {
         let event = shared.driver.event_create().expect("an event");
-        let (rng, blocks, done) = (Rng(seed), Vec::new(), Done::default());
+        let (rng, blocks, done) = (Random(seed), Vec::new(), Done::default());
         Worker { shared, rng, event, blocks, bytes: 0, held: None, done }
     }
 
@@ -132,7 +132,7 @@ impl<'a> Worker<'a> {
         let shared = self.shared;
         if shared.deferred {
             for _ in 0..self.rng.below(3) {
-                shared.driver.step(self.rng.next());
+                shared.driver.step(self.rng.bits());
             }
             if shared.driver.outstanding() > 400 {
                 shared.driver.run_all();
@@ -179,10 +179,10 @@ impl<'a> Worker<'a> {
         // After each ebb come large blocks first.
         let flood = self.shared.clock.load(Ordering::Relaxed) % 30_000 < 500;
         let bytes = match self.rng.below(100) {
-            0..=9 if flood => self.rng.size(2 << 20, 8 << 20),
-            0 => self.rng.size(256 << 10, 6 << 20),
-            1..=20 => self.rng.size(16 << 10, 256 << 10),
-            _ => self.rng.size(1, 16 << 10),
+            0..=9 if flood => self.rng.size_between(2 << 20, 8 << 20),
+            0 => self.rng.size_between(256 << 10, 6 << 20),
+            1..=20 => self.rng.size_between(16 << 10, 256 << 10),
+            _ => self.rng.size_between(1, 16 << 10),
         };
         let home = self.stream();
         let sync = self.rng.one_in(4);
@@ -195,7 +195,7 @@ impl<'a> Worker<'a> {
             }
         };
         assert!(address.is_multiple_of(256));
-        let value = self.rng.next() as u8;
+        let value = self.rng.bits() as u8;
         self.fill(address, value, bytes, home);
         self.done.allocs += 1;
         self.bytes += bytes;
