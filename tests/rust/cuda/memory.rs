@@ -31,7 +31,7 @@ fn streams_in_turn() {
     let driver = pool.driver().expect("alive");
     let seed = common::seed(11);
     println!("seed {seed}");
-    let mut rng = common::Rng(seed);
+    let mut rng = common::Random(seed);
     let streams: Vec<u64> = (0..3).map(|_| driver.stream_create().expect("one").0).collect();
     let mut live: Vec<(usize, usize, u8, u64)> = Vec::new();
     for round in 0..2000u32 {
@@ -42,7 +42,7 @@ fn streams_in_turn() {
             pool.dealloc(block, lane).expect("live");
         } else {
             let stream = streams[rng.below(streams.len())];
-            let bytes = rng.size(256, 3 * MIB);
+            let bytes = rng.size_between(256, 3 * MIB);
             let value = round as u8;
             let block = pool.alloc(bytes, stream).expect("fits");
             fill(&pool, block, bytes, value, stream);
