@@ -219,14 +219,17 @@ pub fn dealloc(pool: u64, address: usize, stream: u64) -> Status {
             Err(e) if e.status() == Status::ShutDown => return Ok(()),
             other => other?,
         }
-        match free_anywhere(pool, address, stream) {
-            // What it was is gone; nothing can be done with the address any more.
-            Err(e) if e.status() == Status::ContextLost => Ok(()),
-            other => other,
-        }
+        free_anywhere(pool, address, stream).or_else(forgive_lost)
     })
 }
 
+/// What lay in a lost context is gone; nothing can be done with the address any more.
+#[cold]
+fn forgive_lost(error: Error) -> Result<()> {
+    if error.status() == Status::ContextLost { Ok(()) } else { Err(error) }
+}
+
+#[inline(always)]
 fn free_anywhere(pool: u64, address: usize, stream: u64) -> Result<()> {
     // A free makes no default pool: the block may be another's, or nobody's.
     if pool != 0 || devices::default_made().is_some() {
