@@ -3,9 +3,9 @@
 //! Owns the measure of demand: granules a second by which what is in use grew, averaged so that a
 //! second ago counts a third. The keeper holds free whole granules for what [`HORIZON`] of such
 //! growth needs, at most `FOREBAY_AHEAD` bytes (0: it maps nothing), below the limits, some pages a
-//! look and within its budget of driver time. Promises to take nothing while a capture is open, and
-//! to stop when the pool stops growing. What was mapped in vain is idle memory like any other: trim,
-//! the soft limit and decay give it back.
+//! look and within its budget of driver time. Promises to take nothing while a capture is open,
+//! and to stop when the pool stops growing. What was mapped in vain is idle memory like any other:
+//! trim, the soft limit and decay give it back.
 //!
 //! Cost to whoever grows the pool: a compare, and the keeper's wake-up.
 
