@@ -79,7 +79,8 @@ impl Bench {
     }
 
     fn with_streams(mut self, count: usize) -> Bench {
-        self.streams = (0..count).map(|_| self.driver.stream_create().expect("a stream").0).collect();
+        self.streams =
+            (0..count).map(|_| self.driver.stream_create().expect("a stream").0).collect();
         self
     }
 
@@ -227,7 +228,12 @@ fn hand_over(bytes: usize, steps: usize, rows: &mut Vec<Row>) {
     rows.push(row(name("calls a 1000"), each(calls.but(&OWN_WORK)), "calls", Some(100.0)));
     rows.push(row(name("of them fences"), each(calls.of(&FENCES)), "calls", None));
     rows.push(row(name("of them thread state"), each(calls.of(&THREAD)), "calls", None));
-    rows.push(row(name("of them stream waits"), each(calls.of(&["cuStreamWaitEvent"])), "calls", None));
+    rows.push(row(
+        name("of them stream waits"),
+        each(calls.of(&["cuStreamWaitEvent"])),
+        "calls",
+        None,
+    ));
     rows.push(row(name("creates"), calls.of(&["cuMemCreate"]) as f64, "calls", None));
     rows.push(row(name("host waits"), calls.of(&WAITS) as f64, "calls", Some(0.0)));
     for (block, of) in live {
@@ -300,7 +306,7 @@ fn page_by_page(sim: Sim, pages: usize) -> f64 {
     let before = time();
     for (i, &handle) in handles.iter().enumerate() {
         let at = range + i * GRANULE;
-        sim.ok5("cuMemMap", [at, GRANULE, 0, handle, 0]);
+        sim.ok("cuMemMap", &[at, GRANULE, 0, handle, 0]);
         sim.ok("cuMemSetAccess", &[at, GRANULE, access.as_ptr() as usize, 1]);
     }
     let spent = time() - before;

@@ -21,7 +21,9 @@ pub fn run(quick: bool) -> Outcome<Vec<Row>> {
     let mut rows = hot(&library)?;
     let mut cargo = proc::cargo();
     cargo.args(["bench", "--quiet", "--bench", "cuda", "--", "--json"]);
-    cargo.args(quick.then_some("--quick")).env("FOREBAY_SIMULATED_DRIVER", library.join("libcuda.so.1"));
+    cargo
+        .args(quick.then_some("--quick"))
+        .env("FOREBAY_SIMULATED_DRIVER", library.join("libcuda.so.1"));
     rows.extend(rows_from_json(gather::object(&proc::capture(&mut cargo)?))?);
     let forebay = programs::build_command()?;
     for (name, trace) in traces::traces(quick) {

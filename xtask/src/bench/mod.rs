@@ -83,12 +83,8 @@ pub fn rows_from_json(text: &str) -> Outcome<Vec<Row>> {
 }
 
 type Group = (&'static str, fn(bool) -> Outcome<Vec<Row>>);
-const GROUPS: &[Group] = &[
-    ("pool", pool::run),
-    ("traces", traces::run),
-    ("gather", gather::run),
-    ("cuda", cuda::run),
-];
+const GROUPS: &[Group] =
+    &[("pool", pool::run), ("traces", traces::run), ("gather", gather::run), ("cuda", cuda::run)];
 
 /// The environment of a program that is to find the simulated CUDA driver in `folder`: devices
 /// larger than any trace, whose fresh memory is not filled, since nothing reads it.
