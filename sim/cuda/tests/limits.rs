@@ -340,6 +340,25 @@ fn what_is_left_at_the_end_is_told() {
 }
 
 #[test]
+fn memory_that_is_given_back_goes_back_to_the_machine() {
+    let sim = Sim::start("memory = 256MiB");
+    sim.primary(0);
+    // One allocation of each kind first: exportable memory keeps a page of records.
+    let round = || {
+        let closed = create(8 * G);
+        let open = try_create(8 * G, &exportable(0)).expect("memory");
+        let mut plain = 0;
+        assert_eq!(cu!(cuMemAlloc_v2(&raw mut plain, 8 * G)), 0);
+        let most = sim.live("resident_bytes");
+        assert_eq!((release(closed), release(open), cu!(cuMemFree_v2(plain))), (0, 0, 0));
+        (most, sim.live("resident_bytes"))
+    };
+    let (most, least) = round();
+    assert!(most >= 24 * G as u64 && least < G as u64, "{most} {least}");
+    assert_eq!(round(), (most, least));
+}
+
+#[test]
 fn worlds_leave_nothing_in_the_process() {
     let count = || {
         let files = std::fs::read_dir("/proc/self/fd").expect("descriptors").count();

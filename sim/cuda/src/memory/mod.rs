@@ -274,6 +274,7 @@ impl Memory {
             ("exported_fds", space.pages.exported()),
             ("exported_only", lingering),
             ("device_bytes", used),
+            ("resident_bytes", space.pages.resident()),
             ("unpoisoned_bytes", space.pages.unpoisoned),
             ("aliased_handles", space.pages.aliased()),
             ("host_mappings", host_mappings),

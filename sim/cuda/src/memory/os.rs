@@ -295,6 +295,11 @@ pub fn identity(file: &File) -> Result<(u64, u64), HostError> {
     Ok((data.dev(), data.ino()))
 }
 
+/// Bytes of memory that a file takes, holes not counted.
+pub fn resident(file: &File) -> u64 {
+    file.metadata().map_or(0, |data| data.blocks() * 512)
+}
+
 /// Sets a description's position, which carries the place of an exported range.
 ///
 /// # Errors

@@ -501,6 +501,12 @@ impl Pages {
         (self.phys.len() as u64, self.lingering.len() as u64, used)
     }
 
+    /// Bytes that the devices' and the host's files really take of this machine's memory.
+    pub fn resident(&self) -> u64 {
+        let stores = self.stores.iter().chain([&self.host]);
+        stores.map(|s| os::resident(&s.closed.file) + os::resident(&s.open.file)).sum()
+    }
+
     /// Handles that were not released, with their length, for a list of leaks.
     pub fn held(&self) -> impl Iterator<Item = (u64, u64, u64)> + '_ {
         self.handles
