@@ -1,58 +1,426 @@
-//! The engine: streams, events, the scheduler that runs work late and out of order, captures.
+//! The asynchronous half of the simulated driver: streams, events, the scheduler, captures, graphs.
 //!
-//! Its own lock, below the world's and above memory's. Its worker holds memory's read lock
-//! while a piece of work runs, and no other. Streams keep their context's
-//! [`ContextState`](crate::world::ContextState) to make its error stick.
+//! Owns every queue of work, every stream and event handle, captures, graphs and user objects,
+//! behind one lock. Promises that one stream's work runs in its order; that nothing else is
+//! ordered unless CUDA orders it (events, the legacy stream, a graph's edges, stream memory
+//! operations); that work runs late and, between independent streams, out of order, by a seed;
+//! and that a work item only runs while every range it names is accessible, checked at that
+//! moment and held until it ends. It must not call into the world (contexts, settings): callers
+//! give the context, the device and the virtual time with each call.
+//!
+//! Lock order: world, engine, memory. No lock of the engine is held while an item's body, a host
+//! function or a destructor runs.
+//!
+//! Who runs the work: threads that wait (they run what they wait for, and now and then something
+//! else), every call of the driver ([`Engine::tick`]: maybe one item), and, when the program has
+//! made no call for a while, a background thread. One item runs at a time. With one thread in the
+//! program the order is a function of the seed and of the calls made, save that the background
+//! thread acts by the wall clock; the idle time is long so that a program that keeps calling
+//! never meets it.
+//!
+//! Cost: submitting is O(log streams) plus one entry for each stream a legacy item waits for; a
+//! turn is O(streams).
 
 pub mod capture;
 pub mod event;
 pub mod graph;
+pub mod host;
 pub mod sched;
 pub mod stream;
+pub mod userobj;
 
-use crate::cost::Clock;
-use crate::entry::Wait;
-use crate::memory::Memory;
-use crate::settings::Settings;
-use crate::world::ContextState;
-use std::sync::Arc;
+#[cfg(test)]
+mod tests;
 
-/// The engine of one world.
-pub struct Engine {}
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use capture::{Capture, CaptureId};
+use event::Event;
+use graph::{Exec, Graph};
+use host::{HostCall, HostThread};
+use stream::{Queue, Streams};
+use userobj::UserObject;
+
+/// A context, by its handle. The engine never looks behind it.
+pub type Context = u64;
+/// A stream's identity, never used twice, unlike its handle.
+pub type Uid = u64;
+/// A result code of `cuda.h`.
+pub type Code = u32;
+
+/// Result codes the engine answers with (names and numbers of `cuda.h`).
+pub mod code {
+    /// A bad argument.
+    pub const INVALID_VALUE: u32 = 1;
+    /// The stream or event is not known.
+    pub const INVALID_HANDLE: u32 = 400;
+    /// The call does not fit the state of the stream.
+    pub const ILLEGAL_STATE: u32 = 401;
+    /// Work is not done.
+    pub const NOT_READY: u32 = 600;
+    /// A queued item touched memory that is not accessible. Sticks to the context.
+    pub const ILLEGAL_ADDRESS: u32 = 700;
+    /// Not allowed here, as from a host function.
+    pub const NOT_PERMITTED: u32 = 800;
+    /// The simulation does not do this.
+    pub const NOT_SUPPORTED: u32 = 801;
+    /// Not allowed while a capture is open.
+    pub const CAPTURE_UNSUPPORTED: u32 = 900;
+    /// The capture has been made invalid before.
+    pub const CAPTURE_INVALIDATED: u32 = 901;
+    /// Two captures would become one.
+    pub const CAPTURE_MERGE: u32 = 902;
+    /// The capture did not begin in this stream.
+    pub const CAPTURE_UNMATCHED: u32 = 903;
+    /// A forked stream was not joined.
+    pub const CAPTURE_UNJOINED: u32 = 904;
+    /// A dependency would cross the capture's border.
+    pub const CAPTURE_ISOLATION: u32 = 905;
+    /// The legacy stream would depend on a capture.
+    pub const CAPTURE_IMPLICIT: u32 = 906;
+    /// The event was last recorded in a capture.
+    pub const CAPTURED_EVENT: u32 = 907;
+    /// The capture belongs to another thread.
+    pub const CAPTURE_WRONG_THREAD: u32 = 908;
+}
+
+/// A piece of device-visible address space: device memory, or pinned host memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Range {
+    /// First address.
+    pub start: u64,
+    /// Length in bytes.
+    pub len: u64,
+}
+
+/// Why an item was not allowed to run.
+#[derive(Clone, Debug)]
+pub struct RangeFault {
+    /// The range that is not accessible.
+    pub range: Range,
+    /// Whether the item would have written it.
+    pub write: bool,
+    /// What is known: not mapped, no access, which call unmapped it.
+    pub why: String,
+}
+
+/// The memory map, as the engine sees it.
+pub trait MemoryCheck: Send + Sync {
+    /// Runs `body` if `device` may read all of `reads` and write all of `writes`, and lets no
+    /// mapping change until it returns. Otherwise `body` does not run.
+    fn guarded(
+        &self,
+        device: i32,
+        reads: &[Range],
+        writes: &[Range],
+        body: &mut dyn FnMut(),
+    ) -> Result<(), RangeFault>;
+}
+
+/// Takes reports of misuse, each one sentence.
+pub type Misuse = Arc<dyn Fn(String) + Send + Sync>;
+
+/// What a work item does when all its ranges are accessible. An error is misuse that the
+/// item itself found; it sticks to the context like an illegal address.
+pub type Body = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
+
+/// Node types of `cuda.h` (`CUgraphNodeType`), which also name the kinds of queued work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Kind {
+    /// A kernel.
+    Kernel = 0,
+    /// A copy.
+    Memcpy = 1,
+    /// A fill.
+    Memset = 2,
+    /// A host function.
+    Host = 3,
+    /// A child graph.
+    Graph = 4,
+    /// Nothing.
+    Empty = 5,
+    /// Waits for an event of outside the graph.
+    WaitEvent = 6,
+    /// Records an event of outside the graph.
+    EventRecord = 7,
+    /// A stream-ordered allocation.
+    MemAlloc = 10,
+    /// A stream-ordered free.
+    MemFree = 11,
+    /// A stream memory operation.
+    BatchMemOp = 12,
+}
+
+/// A piece of queued work over memory. Cloned into graphs, so its body can run again.
+#[derive(Clone)]
+pub struct Work {
+    /// The call that queued it, for reports.
+    pub label: &'static str,
+    /// What kind of graph node it makes.
+    pub kind: Kind,
+    /// The device that reads and writes.
+    pub device: i32,
+    /// Ranges read.
+    pub reads: Vec<Range>,
+    /// Ranges written.
+    pub writes: Vec<Range>,
+    /// What it does.
+    pub body: Body,
+}
+
+/// One entry of a queue.
+#[derive(Clone)]
+pub enum Action {
+    /// Work over memory.
+    Work(Work),
+    /// Is done once `test` says so; tried again and again, as a spinning kernel or a stream
+    /// wait-value operation. Its body runs once at the end.
+    Until(Work, Arc<dyn Fn() -> bool + Send + Sync>),
+    /// A function of the program, run by the engine's own thread.
+    Host(HostCall),
+    /// Nothing: a mark, or a wait, whose order is all that matters.
+    Mark(Kind),
+    /// The last entry of a graph's launch; keeps the executable graph alive until then.
+    Join(Arc<Exec>),
+}
+
+impl Action {
+    /// The node type of this action in a graph.
+    pub fn kind(&self) -> Kind {
+        match self {
+            Action::Work(work) | Action::Until(work, _) => work.kind,
+            Action::Host(_) => Kind::Host,
+            Action::Mark(kind) => *kind,
+            Action::Join(_) => Kind::Graph,
+        }
+    }
+}
+
+/// A place in a stream's order: passed once the stream has done its entry `seq`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Point {
+    /// The stream.
+    pub uid: Uid,
+    /// Number of the entry; numbers rise over all streams.
+    pub seq: u64,
+    /// Virtual time at which the entry ends, in microseconds.
+    pub at_us: f64,
+}
+
+/// When queued work runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Held back until somebody waits for it or a random number of turns has passed.
+    Late,
+    /// At the end of the call that queued it, where its dependencies allow.
+    Eager,
+    /// Only by [`Engine::step`], or when somebody waits for it.
+    Stepped,
+}
+
+/// How the engine behaves; fixed when it is made.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// When work runs.
+    pub mode: Mode,
+    /// Seed of all choices.
+    pub seed: u64,
+    /// Most turns a stream that gets work is held back.
+    pub hold_turns_max: u64,
+    /// Without a call for this long, the background thread runs what is ready. 0: never.
+    pub idle_ms: u64,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { mode: Mode::Late, seed: 1, hold_turns_max: 24, idle_ms: 50 }
+    }
+}
+
+/// Live things, for reports.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Streams made and not destroyed (default streams not counted).
+    pub streams: usize,
+    /// Events made and not destroyed.
+    pub events: usize,
+    /// Graphs made and not destroyed.
+    pub graphs: usize,
+    /// Executable graphs made and not destroyed.
+    pub execs: usize,
+    /// User objects whose destructor has not been called.
+    pub user_objects: usize,
+    /// Entries queued and not done.
+    pub pending: usize,
+    /// Captures begun and not ended.
+    pub captures: usize,
+}
+
+/// A seeded generator (SplitMix64): small, and good enough to shuffle a schedule.
+#[derive(Clone, Debug)]
+pub struct Rng(u64);
+
+impl Rng {
+    /// A generator whose numbers depend on `seed` alone.
+    pub fn new(seed: u64) -> Rng {
+        Rng(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x1234_5678_9ABC_DEF1)
+    }
+
+    /// The next number.
+    pub fn next_u64(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `n`, which is at least 1.
+    pub fn below(&mut self, n: u64) -> u64 {
+        assert!(n > 0, "an empty choice");
+        self.next_u64() % n
+    }
+}
+
+/// Everything under the engine's lock.
+pub struct State {
+    pub(crate) options: Options,
+    pub(crate) rng: Rng,
+    /// Number of the last entry of any queue.
+    pub(crate) seq: u64,
+    pub(crate) queues: BTreeMap<Uid, Queue>,
+    pub(crate) streams: Streams,
+    pub(crate) events: BTreeMap<u64, Event>,
+    /// Handles of destroyed events, given again.
+    pub(crate) free_events: Vec<u64>,
+    pub(crate) captures: BTreeMap<CaptureId, Capture>,
+    pub(crate) graphs: BTreeMap<u64, Graph>,
+    pub(crate) execs: BTreeMap<u64, Arc<Exec>>,
+    pub(crate) user_objects: BTreeMap<u64, Arc<UserObject>>,
+    /// Next number for anything that is never used twice.
+    pub(crate) next_id: u64,
+    /// Errors that stick to a context, with the sentence that was reported.
+    pub(crate) faults: BTreeMap<Context, Code>,
+    /// Contexts that wait for an event, and the points they wait for.
+    pub(crate) context_waits: BTreeMap<Context, Vec<Point>>,
+    /// A thread is running an item.
+    pub(crate) driving: bool,
+    /// Host functions handed over and not done.
+    pub(crate) hosts_running: usize,
+    /// Entries done so far, over all queues.
+    pub(crate) progress: u64,
+    /// Calls so far; the background thread acts when this stands still.
+    pub(crate) calls: u64,
+    /// Whether the background thread exists.
+    pub(crate) idler: bool,
+    /// Handles given out and destroyed, of any kind, for "destroyed" in reports.
+    pub(crate) dead_handles: BTreeSet<u64>,
+}
+
+/// The asynchronous half of one simulated driver.
+pub struct Engine {
+    state: Mutex<State>,
+    /// Something has been done, or may be possible now.
+    changed: Condvar,
+    memory: Arc<dyn MemoryCheck>,
+    misuse: Misuse,
+    host: Arc<HostThread>,
+    /// For the threads that outlive a call.
+    me: Weak<Engine>,
+}
 
 impl Engine {
-    /// An engine over this memory.
-    pub fn new(_settings: &Settings, _memory: Arc<Memory>, _clock: Arc<Clock>) -> Arc<Engine> {
-        Arc::new(Engine {})
+    /// An engine with no streams but the default ones, which need not be made.
+    pub fn new(options: Options, memory: Arc<dyn MemoryCheck>, misuse: Misuse) -> Arc<Engine> {
+        let state = State {
+            options,
+            rng: Rng::new(options.seed),
+            seq: 0,
+            queues: BTreeMap::new(),
+            streams: Streams::default(),
+            events: BTreeMap::new(),
+            free_events: Vec::new(),
+            captures: BTreeMap::new(),
+            graphs: BTreeMap::new(),
+            execs: BTreeMap::new(),
+            user_objects: BTreeMap::new(),
+            next_id: 0,
+            faults: BTreeMap::new(),
+            context_waits: BTreeMap::new(),
+            driving: false,
+            hosts_running: 0,
+            progress: 0,
+            calls: 0,
+            idler: false,
+            dead_handles: BTreeSet::new(),
+        };
+        Arc::new_cyclic(|me| Engine {
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            memory,
+            misuse,
+            host: HostThread::new(),
+            me: me.clone(),
+        })
     }
 
-    /// Live counts for the report: streams, events, graphs, captures.
-    pub fn counts(&self) -> Vec<(&'static str, u64)> {
-        Vec::new()
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A context has come to be.
-    pub fn context_created(&self, _context: &Arc<ContextState>) {}
-
-    /// What waits for all work queued in a context so far, on all its streams.
-    pub fn wait_context(self: &Arc<Self>, _context: u64) -> Wait {
-        Wait::nothing()
+    /// Sleeps until something changes, or for `limit`.
+    pub(crate) fn sleep<'a>(
+        &self,
+        state: MutexGuard<'a, State>,
+        limit: Duration,
+    ) -> MutexGuard<'a, State> {
+        match self.changed.wait_timeout(state, limit) {
+            Ok((state, _)) => state,
+            Err(poisoned) => poisoned.into_inner().0,
+        }
     }
 
-    /// A context is gone, and its streams, events and queued work with it.
-    pub fn context_destroyed(&self, _context: u64) {}
-
-    /// Whether a call that is unsafe during a capture may go on in this thread: else 900, and
-    /// the captures that forbid it are invalidated.
-    pub fn check_capture(&self) -> Result<(), u32> {
-        Ok(())
+    pub(crate) fn announce(&self) {
+        self.changed.notify_all();
     }
 
-    /// Runs up to `count` pieces of work; answers how many ran.
-    pub fn step(&self, _count: u32) -> u32 {
-        0
+    /// Reports misuse.
+    pub(crate) fn report(&self, text: String) {
+        (self.misuse)(text);
     }
 
-    /// The world ends: queued work is dropped, the worker stops.
-    pub fn stop(&self) {}
+    /// The error that sticks to `context`, if any.
+    pub fn sticky(&self, context: Context) -> Option<Code> {
+        self.lock().faults.get(&context).copied()
+    }
+
+    /// What is live now.
+    pub fn counts(&self) -> Counts {
+        let state = self.lock();
+        Counts {
+            streams: state.streams.len(),
+            events: state.events.len(),
+            graphs: state.graphs.values().filter(|g| !g.capturing).count(),
+            execs: state.execs.len(),
+            user_objects: state.user_objects.values().filter(|o| o.alive()).count(),
+            pending: state.queues.values().map(|q| q.entries.len()).sum(),
+            captures: state.captures.len(),
+        }
+    }
+}
+
+impl State {
+    /// A number that is never given again.
+    pub(crate) fn fresh(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id
+    }
+
+    /// Whether `point` has been passed.
+    pub(crate) fn passed(&self, point: Point) -> bool {
+        self.queues.get(&point.uid).is_none_or(|queue| queue.done >= point.seq)
+    }
 }
