@@ -176,12 +176,6 @@ impl Engine {
         Ok(())
     }
 
-    /// To be asked before a potentially unsafe call: 900 if the calling thread's mode and the
-    /// open captures forbid it, which makes those captures invalid.
-    pub fn unsafe_call(&self) -> Result<(), Code> {
-        self.lock().unsafe_call()
-    }
-
     /// To be asked before a host waits for or queries a stream.
     pub fn host_looks_at(&self, uid: Uid) -> Result<(), Code> {
         let mut state = self.lock();

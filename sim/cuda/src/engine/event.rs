@@ -69,7 +69,7 @@ impl Engine {
         if state.events.remove(&handle).is_none() {
             let text = state.unknown("cuEventDestroy", "event", handle);
             drop(state);
-            self.report(text);
+            self.report("an event that is not there", text);
             return Err(code::INVALID_HANDLE);
         }
         state.free_events.push(handle);
@@ -84,7 +84,7 @@ impl Engine {
         }
         let text = state.unknown(call, "event", handle);
         drop(state);
-        self.report(text);
+        self.report("an event that is not there", text);
         Err(code::INVALID_HANDLE)
     }
 
@@ -101,7 +101,7 @@ impl Engine {
 
     /// Moves the event's mark to the present end of a stream. With [`EXTERNAL`] in a capture, a
     /// node is made that records when the graph runs; outside of a capture that is an error.
-    pub fn record(&self, handle: u64, uid: Uid, flags: u32, now_us: f64) -> Result<(), Code> {
+    pub fn record(&self, handle: u64, uid: Uid, flags: u32) -> Result<(), Code> {
         self.known_event("cuEventRecord", handle)?;
         if flags & !EXTERNAL != 0 {
             return Err(code::INVALID_VALUE);
@@ -123,7 +123,7 @@ impl Engine {
             return Err(code::INVALID_VALUE);
         }
         state.implicit(uid)?;
-        let point = state.push(uid, Action::Mark(Kind::Empty), Vec::new(), now_us, 0.0);
+        let point = state.push(uid, Action::Mark(Kind::Empty), Vec::new(), self.now_us(), 0.0);
         let done = state.mark_event(handle, Mark::Point(point));
         drop(state);
         self.start_idler();
@@ -131,7 +131,7 @@ impl Engine {
     }
 
     /// Makes later work of a stream wait for the event's present mark.
-    pub fn stream_wait(&self, uid: Uid, handle: u64, flags: u32, now_us: f64) -> Result<(), Code> {
+    pub fn stream_wait(&self, uid: Uid, handle: u64, flags: u32) -> Result<(), Code> {
         self.known_event("cuStreamWaitEvent", handle)?;
         if flags & !EXTERNAL != 0 {
             return Err(code::INVALID_VALUE);
@@ -155,7 +155,7 @@ impl Engine {
             Mark::Never => Ok(()),
             Mark::Point(point) => {
                 state.implicit(uid)?;
-                state.push(uid, Action::Mark(Kind::Empty), vec![point], now_us, 0.0);
+                state.push(uid, Action::Mark(Kind::Empty), vec![point], self.now_us(), 0.0);
                 Ok(())
             }
         }
@@ -163,7 +163,7 @@ impl Engine {
 
     /// Moves the event's mark behind everything that any stream of the context has been given.
     /// Refused, and every capture of the context made invalid, while one is open.
-    pub fn record_context(&self, handle: u64, context: Context, now_us: f64) -> Result<(), Code> {
+    pub fn record_context(&self, handle: u64, context: Context) -> Result<(), Code> {
         self.known_event("cuCtxRecordEvent", handle)?;
         let mut state = self.lock();
         if state.events.get(&handle).map(|e| e.context) != Some(context) {
@@ -177,7 +177,7 @@ impl Engine {
         let deps = state.context_tails(context);
         let device = state.queues.values().find(|q| q.context == context).map_or(0, |q| q.device);
         let uid = state.add_queue(context, device, StreamKind::Node);
-        let point = state.push(uid, Action::Mark(Kind::Empty), deps, now_us, 0.0);
+        let point = state.push(uid, Action::Mark(Kind::Empty), deps, self.now_us(), 0.0);
         let done = state.mark_event(handle, Mark::Point(point));
         drop(state);
         self.start_idler();
@@ -186,7 +186,7 @@ impl Engine {
 
     /// Makes all later work of a context wait for the event's present mark. Refused, and the
     /// captures made invalid, if the context has one open or the event belongs to one.
-    pub fn wait_context(&self, handle: u64, context: Context) -> Result<(), Code> {
+    pub fn context_waits(&self, handle: u64, context: Context) -> Result<(), Code> {
         self.known_event("cuCtxWaitEvent", handle)?;
         let mut state = self.lock();
         let mark = state.events.get(&handle).map(|e| e.mark.clone()).ok_or(code::INVALID_HANDLE)?;

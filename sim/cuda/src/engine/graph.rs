@@ -145,14 +145,14 @@ impl Engine {
     }
 
     /// Launches an executable graph in a stream; in a captured stream, its nodes join the capture.
-    pub fn launch_graph(&self, handle: u64, uid: Uid, now_us: f64) -> Result<(), Code> {
+    pub fn launch_graph(&self, handle: u64, uid: Uid) -> Result<(), Code> {
         let mut state = self.lock();
         let exec = state.execs.get(&handle).cloned().ok_or(code::INVALID_VALUE)?;
         if state.captured(uid)? {
             return state.embed(&exec, uid);
         }
         state.implicit(uid)?;
-        state.launch(&exec, uid, now_us);
+        state.launch(&exec, uid, self.now_us());
         drop(state);
         self.start_idler();
         Ok(())

@@ -24,6 +24,7 @@
 pub mod capture;
 pub mod event;
 pub mod graph;
+pub mod guard;
 pub mod host;
 pub mod sched;
 pub mod stream;
@@ -35,6 +36,14 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
+
+use crate::cost::Clock;
+use crate::entry::Wait;
+use crate::memory::Memory;
+use crate::misuse;
+use crate::rng::Rng;
+use crate::settings::{Schedule, Settings};
+use crate::world::ContextState;
 
 use capture::{Capture, CaptureId};
 use event::Event;
@@ -86,13 +95,18 @@ pub mod code {
     pub const CAPTURE_WRONG_THREAD: u32 = 908;
 }
 
-/// A piece of device-visible address space: device memory, or pinned host memory.
+/// A piece of device-visible address space (device memory, or pinned host memory) that queued
+/// work touches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
     /// First address.
     pub start: u64,
     /// Length in bytes.
     pub len: u64,
+    /// The device that touches it.
+    pub device: i32,
+    /// The work is a copy: the device that the memory lies in may do it as well.
+    pub copy: bool,
 }
 
 /// Why an item was not allowed to run.
@@ -108,23 +122,29 @@ pub struct RangeFault {
 
 /// The memory map, as the engine sees it.
 pub trait MemoryCheck: Send + Sync {
-    /// Runs `body` if `device` may read all of `reads` and write all of `writes`, and lets no
-    /// mapping change until it returns. Otherwise `body` does not run.
+    /// Runs `body` if all of `reads` may be read and all of `writes` written, each by its
+    /// device, and lets no mapping change until it returns. Otherwise `body` does not run.
     fn guarded(
         &self,
-        device: i32,
         reads: &[Range],
         writes: &[Range],
-        body: &mut dyn FnMut(),
+        body: &mut dyn FnMut(View<'_>),
     ) -> Result<(), RangeFault>;
 }
 
-/// Takes reports of misuse, each one sentence.
-pub type Misuse = Arc<dyn Fn(String) + Send + Sync>;
+/// Where this process reads and writes what programs see at an address. Good for the granule
+/// of 2 MiB around the address.
+pub type View<'a> = &'a dyn Fn(u64) -> u64;
+
+/// Takes reports of misuse: a kind, and a sentence.
+pub type Misuse = Arc<dyn Fn(&str, String) + Send + Sync>;
 
 /// What a work item does when all its ranges are accessible. An error is misuse that the
 /// item itself found; it sticks to the context like an illegal address.
-pub type Body = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
+pub type Body = Arc<dyn Fn(View<'_>) -> Result<(), String> + Send + Sync>;
+
+/// What a spinning item asks again and again.
+pub type Test = Arc<dyn Fn(View<'_>) -> bool + Send + Sync>;
 
 /// Node types of `cuda.h` (`CUgraphNodeType`), which also name the kinds of queued work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -161,8 +181,6 @@ pub struct Work {
     pub label: &'static str,
     /// What kind of graph node it makes.
     pub kind: Kind,
-    /// The device that reads and writes.
-    pub device: i32,
     /// Ranges read.
     pub reads: Vec<Range>,
     /// Ranges written.
@@ -178,7 +196,7 @@ pub enum Action {
     Work(Work),
     /// Is done once `test` says so; tried again and again, as a spinning kernel or a stream
     /// wait-value operation. Its body runs once at the end.
-    Until(Work, Arc<dyn Fn() -> bool + Send + Sync>),
+    Until(Work, Test),
     /// A function of the program, run by the engine's own thread.
     Host(HostCall),
     /// Nothing: a mark, or a wait, whose order is all that matters.
@@ -210,22 +228,11 @@ pub struct Point {
     pub at_us: f64,
 }
 
-/// When queued work runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// Held back until somebody waits for it or a random number of turns has passed.
-    Late,
-    /// At the end of the call that queued it, where its dependencies allow.
-    Eager,
-    /// Only by [`Engine::step`], or when somebody waits for it.
-    Stepped,
-}
-
 /// How the engine behaves; fixed when it is made.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// When work runs.
-    pub mode: Mode,
+    pub mode: Schedule,
     /// Seed of all choices.
     pub seed: u64,
     /// Most turns a stream that gets work is held back.
@@ -236,52 +243,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Options {
-        Options { mode: Mode::Late, seed: 1, hold_turns_max: 24, idle_ms: 50 }
-    }
-}
-
-/// Live things, for reports.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Streams made and not destroyed (default streams not counted).
-    pub streams: usize,
-    /// Events made and not destroyed.
-    pub events: usize,
-    /// Graphs made and not destroyed.
-    pub graphs: usize,
-    /// Executable graphs made and not destroyed.
-    pub execs: usize,
-    /// User objects whose destructor has not been called.
-    pub user_objects: usize,
-    /// Entries queued and not done.
-    pub pending: usize,
-    /// Captures begun and not ended.
-    pub captures: usize,
-}
-
-/// A seeded generator (SplitMix64): small, and good enough to shuffle a schedule.
-#[derive(Clone, Debug)]
-pub struct Rng(u64);
-
-impl Rng {
-    /// A generator whose numbers depend on `seed` alone.
-    pub fn new(seed: u64) -> Rng {
-        Rng(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x1234_5678_9ABC_DEF1)
-    }
-
-    /// The next number.
-    pub fn next_u64(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    /// A number below `n`, which is at least 1.
-    pub fn below(&mut self, n: u64) -> u64 {
-        assert!(n > 0, "an empty choice");
-        self.next_u64() % n
+        Options { mode: Schedule::Late, seed: 1, hold_turns_max: 24, idle_ms: 50 }
     }
 }
 
@@ -304,6 +266,8 @@ pub struct State {
     pub(crate) next_id: u64,
     /// Errors that stick to a context, with the sentence that was reported.
     pub(crate) faults: BTreeMap<Context, Code>,
+    /// Live contexts, to make errors stick to.
+    pub(crate) contexts: BTreeMap<Context, Arc<ContextState>>,
     /// Contexts that wait for an event, and the points they wait for.
     pub(crate) context_waits: BTreeMap<Context, Vec<Point>>,
     /// A thread is running an item.
@@ -327,6 +291,7 @@ pub struct Engine {
     changed: Condvar,
     memory: Arc<dyn MemoryCheck>,
     misuse: Misuse,
+    clock: Arc<Clock>,
     host: Arc<HostThread>,
     /// For the threads that outlive a call.
     me: Weak<Engine>,
@@ -334,7 +299,19 @@ pub struct Engine {
 
 impl Engine {
     /// An engine with no streams but the default ones, which need not be made.
-    pub fn new(options: Options, memory: Arc<dyn MemoryCheck>, misuse: Misuse) -> Arc<Engine> {
+    pub fn new(settings: &Settings, memory: Arc<Memory>, clock: Arc<Clock>) -> Arc<Engine> {
+        let options =
+            Options { mode: settings.schedule, seed: settings.seed, ..Options::default() };
+        Engine::with(options, memory, clock, Arc::new(misuse::record))
+    }
+
+    /// An engine over any memory.
+    pub fn with(
+        options: Options,
+        memory: Arc<dyn MemoryCheck>,
+        clock: Arc<Clock>,
+        misuse: Misuse,
+    ) -> Arc<Engine> {
         let state = State {
             options,
             rng: Rng::new(options.seed),
@@ -349,6 +326,7 @@ impl Engine {
             user_objects: BTreeMap::new(),
             next_id: 0,
             faults: BTreeMap::new(),
+            contexts: BTreeMap::new(),
             context_waits: BTreeMap::new(),
             driving: false,
             hosts_running: 0,
@@ -362,6 +340,7 @@ impl Engine {
             changed: Condvar::new(),
             memory,
             misuse,
+            clock,
             host: HostThread::new(),
             me: me.clone(),
         })
@@ -388,27 +367,71 @@ impl Engine {
     }
 
     /// Reports misuse.
-    pub(crate) fn report(&self, text: String) {
-        (self.misuse)(text);
+    pub(crate) fn report(&self, kind: &str, text: String) {
+        (self.misuse)(kind, text);
+    }
+
+    /// Virtual time, in microseconds.
+    pub(crate) fn now_us(&self) -> f64 {
+        self.clock.now_ns() as f64 / 1000.0
     }
 
     /// The error that sticks to `context`, if any.
     pub fn sticky(&self, context: Context) -> Option<Code> {
-        self.lock().faults.get(&context).copied()
+        self.lock().status(context)
     }
 
-    /// What is live now.
-    pub fn counts(&self) -> Counts {
+    /// Live things for the report. Default streams are not counted; `pending` is queued work.
+    pub fn counts(&self) -> Vec<(&'static str, u64)> {
         let state = self.lock();
-        Counts {
-            streams: state.streams.len(),
-            events: state.events.len(),
-            graphs: state.graphs.values().filter(|g| !g.capturing).count(),
-            execs: state.execs.len(),
-            user_objects: state.user_objects.values().filter(|o| o.alive()).count(),
-            pending: state.queues.values().map(|q| q.entries.len()).sum(),
-            captures: state.captures.len(),
+        let objects = state.user_objects.values().filter(|o| o.alive()).count();
+        let graphs = state.graphs.values().filter(|g| !g.capturing).count();
+        let pending: usize = state.queues.values().map(|q| q.entries.len()).sum();
+        vec![
+            ("streams", state.streams.len() as u64),
+            ("events", state.events.len() as u64),
+            ("graphs", graphs as u64),
+            ("graph_execs", state.execs.len() as u64),
+            ("user_objects", objects as u64),
+            ("captures", state.captures.len() as u64),
+            ("pending", pending as u64),
+        ]
+    }
+
+    /// A context has come to be.
+    pub fn context_created(&self, context: &Arc<ContextState>) {
+        self.lock().contexts.insert(context.id, Arc::clone(context));
+    }
+
+    /// What waits for all work queued in a context so far, on all its streams.
+    pub fn wait_context(self: &Arc<Self>, context: Context) -> Wait {
+        self.wait_points(context, self.context_tail(context))
+    }
+
+    /// What waits until `points` are passed, and answers the context's error.
+    pub fn wait_points(self: &Arc<Self>, context: Context, points: Vec<Point>) -> Wait {
+        let me = Arc::clone(self);
+        Wait::on(move || me.wait(context, &points).map(|_| ()))
+    }
+
+    /// Whether a call that is unsafe during a capture may go on in this thread: else 900, and
+    /// the captures that forbid it are made invalid.
+    pub fn check_capture(&self) -> Result<(), Code> {
+        self.lock().unsafe_call()
+    }
+
+    /// The world ends: queued work is dropped, nothing runs any more.
+    pub fn stop(&self) {
+        let mut state = self.lock();
+        while state.driving {
+            state = self.sleep(state, Duration::from_millis(10));
         }
+        let dropped = std::mem::take(&mut state.queues);
+        let execs = std::mem::take(&mut state.execs);
+        let graphs = std::mem::take(&mut state.graphs);
+        drop(state);
+        drop((dropped, execs, graphs));
+        self.announce();
     }
 }
 
@@ -417,6 +440,20 @@ impl State {
     pub(crate) fn fresh(&mut self) -> u64 {
         self.next_id += 1;
         self.next_id
+    }
+
+    /// The error that sticks to a context, whoever found it.
+    pub(crate) fn status(&self, context: Context) -> Option<Code> {
+        let own = self.faults.get(&context).copied();
+        own.or_else(|| self.contexts.get(&context).map(|c| c.sticky()).filter(|code| *code != 0))
+    }
+
+    /// Makes an error stick to a context; the first one stays.
+    pub(crate) fn fail(&mut self, context: Context, code: Code) {
+        self.faults.entry(context).or_insert(code);
+        if let Some(context) = self.contexts.get(&context) {
+            context.fail(code);
+        }
     }
 
     /// Whether `point` has been passed.

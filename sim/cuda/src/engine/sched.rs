@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 
-use super::{Action, Code, Context, Engine, Mode, Point, State, Uid, Work, code};
+use super::{Action, Code, Context, Engine, Point, Schedule, State, Uid, View, Work, code};
 
 /// How long a turn lets a host function finish before it goes on without it. Keeps the order of
 /// other streams' work from depending on how fast that function is.
@@ -36,9 +36,9 @@ impl Engine {
         let mut state = self.lock();
         state.calls += 1;
         match state.options.mode {
-            Mode::Stepped => {}
-            Mode::Eager => drop(self.run_ready(state, u64::MAX)),
-            Mode::Late => {
+            Schedule::Stepped => {}
+            Schedule::Eager => drop(self.run_ready(state, u64::MAX)),
+            Schedule::Late => {
                 if state.driving || state.queues.is_empty() {
                     return;
                 }
@@ -55,12 +55,12 @@ impl Engine {
     }
 
     /// Runs up to `turns` ready entries, whatever is held back; gives how many ran.
-    pub fn step(&self, turns: u64) -> u64 {
+    pub fn step(&self, turns: u32) -> u32 {
         let mut state = self.lock();
         state.calls += 1;
         let before = state.progress;
-        let state = self.run_ready(state, turns);
-        state.progress - before
+        let state = self.run_ready(state, u64::from(turns));
+        u32::try_from(state.progress - before).unwrap_or(u32::MAX)
     }
 
     fn run_ready<'a>(
@@ -112,15 +112,20 @@ impl Engine {
                 told = true;
                 let text = state.stall(points);
                 drop(state);
-                self.report(text);
+                self.report("a wait that cannot end", text);
                 state = self.lock();
             }
             state = self.sleep(state, POLL);
             state.calls += 1;
         }
-        match state.faults.get(&context) {
-            Some(fault) => Err(*fault),
-            None => Ok(points.iter().fold(0.0, |t, p| p.at_us.max(t))),
+        let at_us = points.iter().fold(0.0, |t: f64, p| p.at_us.max(t));
+        let late_us = at_us - self.now_us();
+        if late_us > 0.0 {
+            self.clock.advance_ns((late_us * 1000.0) as u64);
+        }
+        match state.status(context) {
+            Some(fault) => Err(fault),
+            None => Ok(at_us),
         }
     }
 
@@ -130,7 +135,7 @@ impl Engine {
         let Some(entry) = queue.entries.front() else { return state };
         let (action, context, handle) = (entry.action.clone(), queue.context, queue.handle);
         queue.busy = true;
-        let status = state.faults.get(&context).copied();
+        let status = state.status(context);
         if let Action::Host(call) = action {
             state.hosts_running += 1;
             self.host.entry(self.me.clone(), uid, call, status.unwrap_or(0));
@@ -145,7 +150,8 @@ impl Engine {
         drop(action);
         let fault = match &outcome {
             Outcome::Fault(why) => {
-                self.report(format!("{why}; stream {handle:#x} (identity {uid})"));
+                let text = format!("{why}; stream {handle:#x} (identity {uid})");
+                self.report("queued work on memory it may not touch", text);
                 true
             }
             _ => false,
@@ -153,7 +159,7 @@ impl Engine {
         let mut state = self.lock();
         state.driving = false;
         if fault {
-            state.faults.entry(context).or_insert(code::ILLEGAL_ADDRESS);
+            state.fail(context, code::ILLEGAL_ADDRESS);
         }
         match outcome {
             Outcome::NotYet => {
@@ -179,8 +185,8 @@ impl Engine {
 
     fn run_work(&self, work: &Work) -> Outcome {
         let mut told = Ok(());
-        let mut body = || told = (work.body)();
-        let checked = self.memory.guarded(work.device, &work.reads, &work.writes, &mut body);
+        let mut body = |view: View<'_>| told = (work.body)(view);
+        let checked = self.memory.guarded(&work.reads, &work.writes, &mut body);
         match (checked, told) {
             (Ok(()), Ok(())) => Outcome::Done,
             (Ok(()), Err(why)) => Outcome::Fault(format!("{}: {why}", work.label)),
@@ -188,16 +194,16 @@ impl Engine {
         }
     }
 
-    fn run_until(&self, work: &Work, test: &(dyn Fn() -> bool + Send + Sync)) -> Outcome {
+    fn run_until(&self, work: &Work, test: &(dyn Fn(View<'_>) -> bool + Send + Sync)) -> Outcome {
         let mut holds = false;
         let mut told = Ok(());
-        let mut body = || {
-            holds = test();
+        let mut body = |view: View<'_>| {
+            holds = test(view);
             if holds {
-                told = (work.body)();
+                told = (work.body)(view);
             }
         };
-        let checked = self.memory.guarded(work.device, &work.reads, &work.writes, &mut body);
+        let checked = self.memory.guarded(&work.reads, &work.writes, &mut body);
         match (checked, told) {
             (Err(fault), _) => Outcome::Fault(describe(work, &fault)),
             (Ok(()), Err(why)) => Outcome::Fault(format!("{}: {why}", work.label)),
@@ -218,7 +224,7 @@ impl Engine {
     /// Starts the thread that acts when the program makes no calls; once.
     pub(super) fn start_idler(&self) {
         let mut state = self.lock();
-        if state.idler || state.options.idle_ms == 0 || state.options.mode == Mode::Stepped {
+        if state.idler || state.options.idle_ms == 0 || state.options.mode == Schedule::Stepped {
             return;
         }
         state.idler = true;
@@ -346,8 +352,8 @@ impl State {
     fn stall(&self, points: &[Point]) -> String {
         let open: Vec<String> = self
             .needed(points)
-            .iter()
-            .filter_map(|(uid, _)| {
+            .keys()
+            .filter_map(|uid| {
                 let entry = self.queues.get(uid)?.entries.front()?;
                 Some(format!("stream {uid}: {:?} (entry {})", entry.action.kind(), entry.seq))
             })

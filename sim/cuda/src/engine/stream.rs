@@ -167,7 +167,7 @@ impl Engine {
         let Some(uid) = state.streams.by_handle.remove(&handle) else {
             let text = state.unknown("cuStreamDestroy", "stream", handle);
             drop(state);
-            self.report(text);
+            self.report("a stream that is not there", text);
             return Err(code::INVALID_HANDLE);
         };
         state.streams.free.push(handle);
@@ -188,7 +188,7 @@ impl Engine {
             Err(code::INVALID_HANDLE) => {
                 let text = state.unknown("a stream call", "stream", handle);
                 drop(state);
-                self.report(text);
+                self.report("a stream that is not there", text);
                 Err(code::INVALID_HANDLE)
             }
             Err(other) => Err(other),
@@ -196,21 +196,15 @@ impl Engine {
     }
 
     /// Puts an entry at the end of a stream, or, if the stream is being captured, a node into the
-    /// capture's graph. `cost_us` is its virtual duration, `now_us` the caller's virtual time.
-    pub fn submit(
-        &self,
-        uid: Uid,
-        action: Action,
-        now_us: f64,
-        cost_us: f64,
-    ) -> Result<Option<Point>, Code> {
+    /// capture's graph. `cost_us` is its virtual duration.
+    pub fn submit(&self, uid: Uid, action: Action, cost_us: f64) -> Result<Option<Point>, Code> {
         let mut state = self.lock();
         if state.captured(uid)? {
             state.capture_node(uid, action)?;
             return Ok(None);
         }
         state.implicit(uid)?;
-        let point = state.push(uid, action, Vec::new(), now_us, cost_us);
+        let point = state.push(uid, action, Vec::new(), self.now_us(), cost_us);
         drop(state);
         self.start_idler();
         Ok(Some(point))
@@ -235,8 +229,9 @@ impl Engine {
 
     /// A context is gone: its streams' and events' handles are dead, its queued work is dropped
     /// and its captures end.
-    pub fn forget_context(&self, context: Context) {
+    pub fn context_destroyed(&self, context: Context) {
         let mut state = self.lock();
+        state.contexts.remove(&context);
         while state.driving {
             state = self.sleep(state, std::time::Duration::from_millis(10));
         }

@@ -1,11 +1,12 @@
-//! The engine alone, over a memory that is a table of numbers: order, lateness, captures, graphs.
+//! The engine alone, over a memory that is a table of numbers: order, lateness, faults.
+
+mod captures;
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use super::capture::{MODE_GLOBAL, MODE_RELAXED, MODE_THREAD_LOCAL, STATUS_INVALIDATED};
 use super::host::{HostCall, HostTarget, in_callback};
 use super::stream::{Caller, LEGACY, NON_BLOCKING, PER_THREAD};
 use super::*;
@@ -21,10 +22,9 @@ struct Table {
 impl MemoryCheck for Table {
     fn guarded(
         &self,
-        _device: i32,
         reads: &[Range],
         writes: &[Range],
-        body: &mut dyn FnMut(),
+        body: &mut dyn FnMut(View<'_>),
     ) -> Result<(), RangeFault> {
         let forbidden = *self.forbidden.lock().unwrap();
         for (ranges, write) in [(reads, false), (writes, true)] {
@@ -32,7 +32,7 @@ impl MemoryCheck for Table {
                 return Err(RangeFault { range: *range, write, why: "unmapped".into() });
             }
         }
-        body();
+        body(&|at| at);
         Ok(())
     }
 }
@@ -40,6 +40,7 @@ impl MemoryCheck for Table {
 struct Rig {
     engine: Arc<Engine>,
     memory: Arc<Table>,
+    clock: Arc<Clock>,
     misuse: Arc<Mutex<Vec<String>>>,
     log: Arc<Mutex<Vec<u32>>>,
 }
@@ -53,9 +54,11 @@ impl Rig {
         let memory = Arc::new(Table::default());
         let misuse = Arc::new(Mutex::new(Vec::new()));
         let sink = Arc::clone(&misuse);
-        let report: Misuse = Arc::new(move |text| sink.lock().unwrap().push(text));
-        let engine = Engine::new(options, Arc::clone(&memory) as Arc<dyn MemoryCheck>, report);
-        Rig { engine, memory, misuse, log: Arc::default() }
+        let report: Misuse = Arc::new(move |_, text| sink.lock().unwrap().push(text));
+        let clock = Arc::new(Clock::default());
+        let checked = Arc::clone(&memory) as Arc<dyn MemoryCheck>;
+        let engine = Engine::with(options, checked, Arc::clone(&clock), report);
+        Rig { engine, memory, clock, misuse, log: Arc::default() }
     }
 
     fn stream(&self, flags: u32) -> Uid {
@@ -79,7 +82,11 @@ impl Rig {
     }
 
     fn queue(&self, uid: Uid, mark: u32) {
-        self.engine.submit(uid, self.item(mark), 0.0, 1.0).unwrap();
+        self.engine.submit(uid, self.item(mark), 1.0).unwrap();
+    }
+
+    fn count(&self, name: &str) -> u64 {
+        self.engine.counts().iter().find(|(n, _)| *n == name).unwrap().1
     }
 
     fn drain(&self) -> Vec<u32> {
@@ -93,18 +100,11 @@ fn work(body: impl Fn() + Send + Sync + 'static) -> Action {
 }
 
 fn ranged(writes: Vec<Range>, body: impl Fn() + Send + Sync + 'static) -> Action {
-    let body: Body = Arc::new(move || {
+    let body: Body = Arc::new(move |_| {
         body();
         Ok(())
     });
-    Action::Work(Work {
-        label: "test",
-        kind: Kind::Memcpy,
-        device: 0,
-        reads: Vec::new(),
-        writes,
-        body,
-    })
+    Action::Work(Work { label: "test", kind: Kind::Memcpy, reads: Vec::new(), writes, body })
 }
 
 fn position(order: &[u32], mark: u32) -> usize {
@@ -139,11 +139,11 @@ fn an_event_orders_two_streams_in_every_seed() {
         let (a, b) = (rig.stream(NON_BLOCKING), rig.stream(NON_BLOCKING));
         let event = rig.event();
         rig.queue(a, 1);
-        rig.engine.record(event, a, 0, 0.0).unwrap();
+        rig.engine.record(event, a, 0).unwrap();
         rig.queue(a, 2);
-        rig.engine.stream_wait(b, event, 0, 0.0).unwrap();
+        rig.engine.stream_wait(b, event, 0).unwrap();
         // Moving the mark later does not move the wait.
-        rig.engine.record(event, a, 0, 0.0).unwrap();
+        rig.engine.record(event, a, 0).unwrap();
         rig.queue(b, 3);
         rig.engine.wait(CONTEXT, &rig.engine.tail(b)).unwrap();
         let order = rig.log.lock().unwrap().clone();
@@ -159,10 +159,10 @@ fn the_wait_takes_the_mark_of_its_own_time() {
         let (a, b) = (rig.stream(NON_BLOCKING), rig.stream(NON_BLOCKING));
         let event = rig.event();
         rig.queue(a, 1);
-        rig.engine.record(event, a, 0, 0.0).unwrap();
-        rig.engine.stream_wait(b, event, 0, 0.0).unwrap();
+        rig.engine.record(event, a, 0).unwrap();
+        rig.engine.stream_wait(b, event, 0).unwrap();
         rig.queue(a, 2);
-        rig.engine.record(event, a, 0, 0.0).unwrap();
+        rig.engine.record(event, a, 0).unwrap();
         rig.queue(b, 3);
         rig.engine.wait(CONTEXT, &rig.engine.tail(b)).unwrap();
         !rig.log.lock().unwrap().contains(&2)
@@ -172,10 +172,10 @@ fn the_wait_takes_the_mark_of_its_own_time() {
 
 #[test]
 fn an_event_never_recorded_holds_nobody_up() {
-    let rig = Rig::with(Options { mode: Mode::Stepped, ..Options::default() });
+    let rig = Rig::with(Options { mode: Schedule::Stepped, ..Options::default() });
     let a = rig.stream(0);
     let event = rig.event();
-    rig.engine.stream_wait(a, event, 0, 0.0).unwrap();
+    rig.engine.stream_wait(a, event, 0).unwrap();
     assert_eq!(rig.engine.event_points("query", event).unwrap(), []);
     rig.queue(a, 1);
     assert_eq!(rig.drain(), [1]);
@@ -227,7 +227,7 @@ fn a_destroyed_stream_completes_and_its_handle_serves_another() {
             reused += 1;
             assert_ne!(rig.uid(next), old);
         }
-        assert_eq!(rig.engine.counts().pending, 1, "work must outlive its stream");
+        assert_eq!(rig.count("pending"), 1, "work must outlive its stream");
         rig.engine.wait(CONTEXT, &points).unwrap();
         assert_eq!(*rig.log.lock().unwrap(), [1]);
     }
@@ -256,14 +256,14 @@ fn late_work_waits_for_somebody_and_comes_by_itself_in_the_end() {
 
 #[test]
 fn stepped_runs_only_what_is_asked_for_and_eager_everything() {
-    let rig = Rig::with(Options { mode: Mode::Stepped, ..Options::default() });
+    let rig = Rig::with(Options { mode: Schedule::Stepped, ..Options::default() });
     let a = rig.stream(0);
     (0..4).for_each(|i| rig.queue(a, i));
     (0..1000).for_each(|_| rig.engine.tick());
-    assert_eq!(rig.engine.counts().pending, 4);
+    assert_eq!(rig.count("pending"), 4);
     assert_eq!(rig.engine.step(3), 3);
     assert_eq!(*rig.log.lock().unwrap(), [0, 1, 2]);
-    let rig = Rig::with(Options { mode: Mode::Eager, ..Options::default() });
+    let rig = Rig::with(Options { mode: Schedule::Eager, ..Options::default() });
     let a = rig.stream(0);
     (0..4).for_each(|i| rig.queue(a, i));
     rig.engine.tick();
@@ -293,9 +293,9 @@ fn a_wait_runs_what_a_spinning_item_needs() {
         let flag = Arc::new(AtomicBool::new(false));
         let (seen, set) = (Arc::clone(&flag), Arc::clone(&flag));
         let Action::Work(spin) = rig.item(1) else { unreachable!() };
-        let spin = Action::Until(spin, Arc::new(move || seen.load(Ordering::SeqCst)));
-        rig.engine.submit(a, spin, 0.0, 1.0).unwrap();
-        rig.engine.submit(b, work(move || set.store(true, Ordering::SeqCst)), 0.0, 1.0).unwrap();
+        let spin = Action::Until(spin, Arc::new(move |_| seen.load(Ordering::SeqCst)));
+        rig.engine.submit(a, spin, 1.0).unwrap();
+        rig.engine.submit(b, work(move || set.store(true, Ordering::SeqCst)), 1.0).unwrap();
         rig.engine.wait(CONTEXT, &rig.engine.tail(a)).unwrap();
         assert_eq!(*rig.log.lock().unwrap(), [1], "seed {seed}");
     }
@@ -305,11 +305,11 @@ fn a_wait_runs_what_a_spinning_item_needs() {
 fn an_inaccessible_range_stops_the_item_and_sticks() {
     let rig = Rig::new(1);
     let a = rig.stream(0);
-    let bad = Range { start: 0x1000, len: 16 };
+    let bad = Range { start: 0x1000, len: 16, device: 0, copy: false };
     *rig.memory.forbidden.lock().unwrap() = Some(bad);
     let log = Arc::clone(&rig.log);
     let item = ranged(vec![bad], move || log.lock().unwrap().push(1));
-    rig.engine.submit(a, item, 0.0, 1.0).unwrap();
+    rig.engine.submit(a, item, 1.0).unwrap();
     rig.queue(a, 2);
     let waited = rig.engine.wait(CONTEXT, &rig.engine.tail(a));
     assert_eq!(waited, Err(code::ILLEGAL_ADDRESS));
@@ -344,10 +344,10 @@ fn a_host_function_runs_in_its_place_on_another_thread() {
         let (count, data) = counter();
         rig.queue(a, 1);
         let call = HostCall { target: HostTarget::Function(note_call), data };
-        rig.engine.submit(a, Action::Host(call), 0.0, 0.0).unwrap();
+        rig.engine.submit(a, Action::Host(call), 0.0).unwrap();
         let log = Arc::clone(&rig.log);
         let after = work(move || log.lock().unwrap().push(count.load(Ordering::SeqCst) as u32));
-        rig.engine.submit(a, after, 0.0, 0.0).unwrap();
+        rig.engine.submit(a, after, 0.0).unwrap();
         assert_eq!(count.load(Ordering::SeqCst), 0);
         assert_eq!(rig.drain(), [1, 1]);
         assert!(!in_callback());
@@ -362,7 +362,7 @@ fn context_events_cover_every_stream_and_hold_every_stream() {
         let event = rig.event();
         rig.queue(a, 1);
         rig.queue(b, 2);
-        rig.engine.record_context(event, CONTEXT, 0.0).unwrap();
+        rig.engine.record_context(event, CONTEXT).unwrap();
         rig.queue(a, 3);
         let points = rig.engine.event_points("query", event).unwrap();
         assert!(!rig.engine.all_passed(&points));
@@ -371,8 +371,8 @@ fn context_events_cover_every_stream_and_hold_every_stream() {
         assert!(seen.contains(&1) && seen.contains(&2), "seed {seed}: {seen:?}");
         let (x, other) = (rig.stream(NON_BLOCKING), rig.event());
         rig.queue(x, 4);
-        rig.engine.record(other, x, 0, 0.0).unwrap();
-        rig.engine.wait_context(other, CONTEXT).unwrap();
+        rig.engine.record(other, x, 0).unwrap();
+        rig.engine.context_waits(other, CONTEXT).unwrap();
         let late = rig.stream(NON_BLOCKING);
         rig.queue(late, 5);
         let order = rig.drain();
@@ -386,165 +386,18 @@ fn elapsed_time_is_virtual_and_needs_both_marks_passed() {
     let a = rig.stream(0);
     let (start, end) = (rig.event(), rig.event());
     assert_eq!(rig.engine.elapsed_ms(start, end), Err(code::INVALID_HANDLE));
-    rig.engine.record(start, a, 0, 100.0).unwrap();
-    rig.engine.submit(a, rig.item(1), 100.0, 1500.0).unwrap();
-    rig.engine.record(end, a, 0, 101.0).unwrap();
+    rig.clock.advance_ns(100_000);
+    rig.engine.record(start, a, 0).unwrap();
+    rig.engine.submit(a, rig.item(1), 1500.0).unwrap();
+    rig.clock.advance_ns(1_000);
+    rig.engine.record(end, a, 0).unwrap();
     assert_eq!(rig.engine.elapsed_ms(start, end), Err(code::NOT_READY));
     rig.drain();
     assert_eq!(rig.engine.elapsed_ms(start, end), Ok(1.5));
+    assert_eq!(rig.clock.now_ns(), 1_600_000, "waiting takes the host to the work's end");
     let untimed = rig.engine.create_event(CONTEXT, event::DISABLE_TIMING).unwrap();
     assert_eq!(rig.engine.elapsed_ms(start, untimed), Err(code::INVALID_HANDLE));
     assert_eq!(rig.engine.create_event(CONTEXT, event::INTERPROCESS), Err(code::INVALID_VALUE));
-}
-
-fn captured_pair(rig: &Rig) -> (Uid, Uid, u64) {
-    let (a, b) = (rig.stream(NON_BLOCKING), rig.stream(NON_BLOCKING));
-    (a, b, rig.event())
-}
-
-#[test]
-fn a_capture_with_a_fork_becomes_a_graph_that_runs_again_and_again() {
-    for seed in 0..20 {
-        let rig = Rig::new(seed);
-        let (a, b, event) = captured_pair(&rig);
-        rig.engine.begin_capture(a, MODE_GLOBAL).unwrap();
-        rig.queue(a, 1);
-        rig.engine.record(event, a, 0, 0.0).unwrap();
-        rig.engine.stream_wait(b, event, 0, 0.0).unwrap();
-        rig.queue(a, 2);
-        rig.queue(b, 3);
-        rig.engine.record(event, b, 0, 0.0).unwrap();
-        rig.engine.stream_wait(a, event, 0, 0.0).unwrap();
-        rig.queue(a, 4);
-        let graph = rig.engine.end_capture(a).unwrap();
-        assert!(rig.log.lock().unwrap().is_empty(), "captured work ran");
-        assert_eq!(rig.engine.graph_nodes(graph).unwrap().len(), 4);
-        assert_eq!(rig.engine.graph_edges(graph).unwrap().len(), 4);
-        let exec = rig.engine.instantiate(graph).unwrap();
-        rig.engine.destroy_graph(graph).unwrap();
-        rig.queue(b, 0);
-        rig.engine.launch_graph(exec, b, 0.0).unwrap();
-        rig.engine.launch_graph(exec, a, 0.0).unwrap();
-        rig.engine.destroy_exec(exec).unwrap();
-        rig.queue(b, 5);
-        let order = rig.drain();
-        assert_eq!(order.len(), 10);
-        assert!(position(&order, 0) < position(&order, 1));
-        let firsts: Vec<usize> = (1..=4).map(|m| position(&order, m)).collect();
-        assert!(firsts[0] < firsts[1].min(firsts[2]) && firsts[3] > firsts[1].max(firsts[2]));
-        assert!(position(&order, 5) > firsts[3]);
-        let second = order.iter().rposition(|m| *m == 1).unwrap();
-        assert!(second > firsts[3], "two launches of one executable graph overlap: {order:?}");
-    }
-}
-
-#[test]
-fn an_unjoined_fork_a_wrong_stream_and_a_wrong_thread_have_their_own_codes() {
-    let rig = Rig::new(1);
-    let (a, b, event) = captured_pair(&rig);
-    assert_eq!(rig.engine.end_capture(a), Err(code::ILLEGAL_STATE));
-    rig.engine.begin_capture(a, MODE_GLOBAL).unwrap();
-    assert_eq!(rig.engine.begin_capture(a, MODE_GLOBAL), Err(code::ILLEGAL_STATE));
-    rig.engine.record(event, a, 0, 0.0).unwrap();
-    rig.engine.stream_wait(b, event, 0, 0.0).unwrap();
-    rig.queue(b, 1);
-    assert_eq!(rig.engine.end_capture(a), Err(code::CAPTURE_UNJOINED));
-    assert_eq!(rig.engine.capture_info(b).unwrap().status, 0, "ending frees all its streams");
-    rig.engine.begin_capture(a, MODE_THREAD_LOCAL).unwrap();
-    let other = std::thread::scope(|s| s.spawn(|| rig.engine.end_capture(a)).join().unwrap());
-    assert_eq!(other, Err(code::CAPTURE_WRONG_THREAD));
-    rig.engine.end_capture(a).unwrap();
-    rig.engine.begin_capture(a, MODE_RELAXED).unwrap();
-    let other = std::thread::scope(|s| s.spawn(|| rig.engine.end_capture(a)).join().unwrap());
-    assert!(other.is_ok());
-    rig.engine.begin_capture(a, MODE_GLOBAL).unwrap();
-    rig.engine.record(event, a, 0, 0.0).unwrap();
-    rig.engine.stream_wait(b, event, 0, 0.0).unwrap();
-    assert_eq!(rig.engine.end_capture(b), Err(code::CAPTURE_UNMATCHED));
-    assert_eq!(rig.engine.end_capture(a), Err(code::CAPTURE_INVALIDATED));
-    assert_eq!(rig.engine.begin_capture(rig.uid(LEGACY), 0), Err(code::CAPTURE_UNSUPPORTED));
-    assert_eq!(rig.engine.begin_capture(a, 3), Err(code::INVALID_VALUE));
-    assert_eq!(rig.engine.counts().graphs, 2, "only the two captures that ended well");
-}
-
-#[test]
-fn captures_do_not_merge_nor_depend_on_what_is_outside() {
-    let rig = Rig::new(1);
-    let (a, b, event) = captured_pair(&rig);
-    let outside = rig.event();
-    rig.engine.record(outside, b, 0, 0.0).unwrap();
-    rig.engine.begin_capture(a, MODE_GLOBAL).unwrap();
-    rig.engine.begin_capture(b, MODE_GLOBAL).unwrap();
-    rig.engine.record(event, a, 0, 0.0).unwrap();
-    assert_eq!(rig.engine.stream_wait(b, event, 0, 0.0), Err(code::CAPTURE_MERGE));
-    for uid in [a, b] {
-        assert_eq!(rig.engine.capture_info(uid).unwrap().status, STATUS_INVALIDATED);
-        assert_eq!(
-            rig.engine.submit(uid, rig.item(1), 0.0, 0.0).err(),
-            Some(code::CAPTURE_INVALIDATED)
-        );
-        assert_eq!(rig.engine.end_capture(uid), Err(code::CAPTURE_INVALIDATED));
-    }
-    rig.engine.begin_capture(a, MODE_GLOBAL).unwrap();
-    assert_eq!(rig.engine.stream_wait(a, outside, 0, 0.0), Err(code::CAPTURE_ISOLATION));
-    assert_eq!(rig.engine.end_capture(a), Err(code::CAPTURE_INVALIDATED));
-    // The event's capture has ended.
-    assert_eq!(rig.engine.stream_wait(b, event, 0, 0.0), Err(code::CAPTURED_EVENT));
-    rig.engine.begin_capture(a, MODE_GLOBAL).unwrap();
-    rig.engine.stream_wait(a, outside, event::EXTERNAL, 0.0).unwrap();
-    rig.engine.record(event, a, event::EXTERNAL, 0.0).unwrap();
-    let graph = rig.engine.end_capture(a).unwrap();
-    assert_eq!(rig.engine.graph_nodes(graph).unwrap().len(), 2);
-    assert_eq!(rig.engine.stream_wait(a, outside, event::EXTERNAL, 0.0), Err(1));
-}
-
-#[test]
-fn the_legacy_stream_is_unusable_while_a_blocking_stream_is_captured() {
-    let rig = Rig::new(1);
-    let (a, legacy) = (rig.stream(0), rig.uid(LEGACY));
-    rig.engine.begin_capture(a, MODE_RELAXED).unwrap();
-    assert_eq!(rig.engine.capture_info(legacy), Err(code::CAPTURE_IMPLICIT));
-    assert_eq!(rig.engine.capture_info(a).unwrap().status, 1, "asking harms nothing");
-    let refused = rig.engine.submit(legacy, rig.item(1), 0.0, 0.0).err();
-    assert_eq!(refused, Some(code::CAPTURE_IMPLICIT));
-    assert_eq!(rig.engine.end_capture(a), Err(code::CAPTURE_INVALIDATED));
-    let free = rig.stream(NON_BLOCKING);
-    rig.engine.begin_capture(free, MODE_RELAXED).unwrap();
-    rig.queue(legacy, 1);
-    rig.engine.end_capture(free).unwrap();
-    assert_eq!(rig.drain(), [1]);
-}
-
-unsafe extern "C" fn destroyed(data: *mut c_void) {
-    // SAFETY: the data is a leaked counter, as in `note_call`.
-    unsafe { note_call(data) }
-}
-
-#[test]
-fn a_user_object_dies_with_the_last_launch_of_the_last_executable_graph() {
-    let rig = Rig::with(Options { mode: Mode::Stepped, ..Options::default() });
-    let a = rig.stream(NON_BLOCKING);
-    let (count, data) = counter();
-    let object = rig.engine.create_user_object(data, destroyed, 1, 1).unwrap();
-    rig.engine.begin_capture(a, MODE_GLOBAL).unwrap();
-    rig.queue(a, 1);
-    let filling = rig.engine.capture_info(a).unwrap().graph;
-    rig.engine.graph_retain(filling, object, 1, 1).unwrap();
-    let graph = rig.engine.end_capture(a).unwrap();
-    assert_eq!(graph, filling);
-    let exec = rig.engine.instantiate(graph).unwrap();
-    rig.engine.destroy_graph(graph).unwrap();
-    rig.engine.launch_graph(exec, a, 0.0).unwrap();
-    rig.engine.destroy_exec(exec).unwrap();
-    assert_eq!(rig.engine.counts().user_objects, 1, "the launch is still under way");
-    assert_eq!(count.load(Ordering::SeqCst), 0);
-    rig.drain();
-    assert_eq!(rig.engine.counts().user_objects, 0);
-    while count.load(Ordering::SeqCst) == 0 {
-        std::thread::yield_now();
-    }
-    assert_eq!(rig.engine.retain_user_object(object, 1), Err(code::INVALID_VALUE));
-    assert_eq!(rig.misuse.lock().unwrap().len(), 1);
 }
 
 /// A random program over 8 streams and 12 cells whose conflicts are all ordered by events; `skip`
@@ -569,8 +422,8 @@ fn random_program(seed: u64, skip: Option<usize>) -> (Vec<u64>, Vec<u64>, usize)
                 continue;
             }
             let event = rig.event();
-            rig.engine.record(event, streams[other], 0, 0.0).unwrap();
-            rig.engine.stream_wait(streams[on], event, 0, 0.0).unwrap();
+            rig.engine.record(event, streams[other], 0).unwrap();
+            rig.engine.stream_wait(streams[on], event, 0).unwrap();
             rig.engine.destroy_event(event).unwrap();
         }
         let shared = Arc::clone(&cells);
@@ -578,7 +431,7 @@ fn random_program(seed: u64, skip: Option<usize>) -> (Vec<u64>, Vec<u64>, usize)
             let value = shared[from].load(Ordering::Relaxed).wrapping_mul(31).wrapping_add(step);
             shared[to].store(value, Ordering::Relaxed);
         });
-        rig.engine.submit(streams[on], copy, 0.0, 1.0).unwrap();
+        rig.engine.submit(streams[on], copy, 1.0).unwrap();
         rig.engine.tick();
         expected[to] = expected[from].wrapping_mul(31).wrapping_add(step);
         touched[to].clear();
@@ -599,11 +452,13 @@ fn ordered_programs_give_what_the_program_order_gives() {
 
 #[test]
 fn a_missing_wait_is_seen() {
-    let wrong = (0..200).filter(|seed| {
-        let waits = random_program(*seed, None).2;
-        let (found, expected, _) = random_program(*seed, Some(waits / 2));
-        found != expected
-    });
-    let wrong = wrong.count();
-    assert!(wrong > 20, "only {wrong} of 200 programs without one wait went wrong");
+    // Most waits are implied by others; but each program has some without which it goes wrong.
+    for seed in 0..10 {
+        let waits = random_program(seed, None).2;
+        let wrong = (1..=waits).filter(|skip| {
+            let (found, expected, _) = random_program(seed, Some(*skip));
+            found != expected
+        });
+        assert!(wrong.count() > 0, "seed {seed}: no wait of {waits} was needed");
+    }
 }

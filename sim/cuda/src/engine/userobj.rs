@@ -96,7 +96,10 @@ impl Engine {
     fn user_object(&self, handle: u64) -> Result<Arc<UserObject>, Code> {
         let found = self.lock().user_objects.get(&handle).filter(|o| o.alive()).cloned();
         if found.is_none() {
-            self.report(format!("user object {handle:#x} used without a reference"));
+            self.report(
+                "a user object that is not there",
+                format!("user object {handle:#x} used without a reference"),
+            );
         }
         found.ok_or(code::INVALID_VALUE)
     }
