@@ -7,6 +7,7 @@
 //! through C.
 
 use crate::abi::TABLES;
+use crate::engine::host::in_callback;
 use crate::misuse;
 use crate::results::*;
 use crate::world::{self, World};
@@ -221,7 +222,17 @@ pub fn enter_waiting(
     if let Some(code) = world::closed(call.needs == Needs::Nothing && name != "cuInit") {
         return code;
     }
-    let result = catch_unwind(AssertUnwindSafe(|| run(call, args, body)));
+    if call.needs != Needs::Nothing && in_callback() {
+        let text = format!("{name} from a host function, a stream callback or a destructor");
+        misuse::record("call where none is allowed", text);
+        return CUDA_ERROR_NOT_PERMITTED;
+    }
+    let result = catch_unwind(AssertUnwindSafe(|| {
+        let code = run(call, args, body);
+        let engine = world::lock().engine.clone();
+        engine.tick();
+        code
+    }));
     result.unwrap_or_else(|panic| {
         let text = panic
             .downcast_ref::<String>()
