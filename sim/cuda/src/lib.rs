@@ -54,6 +54,7 @@ pub mod exports {
     pub use crate::abi::copy::*;
     pub use crate::abi::device::*;
     pub use crate::abi::event::*;
+    pub use crate::abi::graph::*;
     pub use crate::abi::init::*;
     pub use crate::abi::launch::*;
     pub use crate::abi::limits::*;

@@ -10,6 +10,7 @@ pub mod context;
 pub mod copy;
 pub mod device;
 pub mod event;
+pub mod graph;
 pub mod init;
 pub mod launch;
 pub mod limits;
@@ -31,6 +32,7 @@ pub static TABLES: &[&[Call]] = &[
     copy::CALLS,
     device::CALLS,
     event::CALLS,
+    graph::CALLS,
     init::CALLS,
     launch::CALLS,
     limits::CALLS,

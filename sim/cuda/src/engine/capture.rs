@@ -150,6 +150,11 @@ impl Engine {
         })
     }
 
+    /// Whether the stream is part of a capture, valid or not.
+    pub fn capture_of(&self, uid: Uid) -> bool {
+        self.lock().capture_of(uid).is_some()
+    }
+
     /// Adds to or replaces what the stream's next node depends on.
     pub fn update_dependencies(&self, uid: Uid, nodes: &[NodeId], set: bool) -> Result<(), Code> {
         let mut state = self.lock();

@@ -163,7 +163,7 @@ impl Engine {
 
     /// Moves the event's mark behind everything that any stream of the context has been given.
     /// Refused, and every capture of the context made invalid, while one is open.
-    pub fn record_context(&self, handle: u64, context: Context) -> Result<(), Code> {
+    pub fn record_context(&self, handle: u64, context: Context, device: i32) -> Result<(), Code> {
         self.known_event("cuCtxRecordEvent", handle)?;
         let mut state = self.lock();
         if state.events.get(&handle).map(|e| e.context) != Some(context) {
@@ -175,7 +175,6 @@ impl Engine {
             return Err(code::CAPTURE_UNSUPPORTED);
         }
         let deps = state.context_tails(context);
-        let device = state.queues.values().find(|q| q.context == context).map_or(0, |q| q.device);
         let uid = state.add_queue(context, device, StreamKind::Node);
         let point = state.push(uid, Action::Mark(Kind::Empty), deps, self.now_us(), 0.0);
         let done = state.mark_event(handle, Mark::Point(point));

@@ -57,6 +57,7 @@ impl Graph {
 /// An executable graph.
 pub struct Exec {
     nodes: Vec<(NodeId, Node)>,
+    flags: u64,
     /// Where the last launch ends.
     last: Mutex<Option<Point>>,
     /// References to user objects, given back when the last launch is done and the handle gone.
@@ -122,12 +123,12 @@ impl Engine {
     }
 
     /// Makes an executable graph, which is independent of the graph from then on.
-    pub fn instantiate(&self, handle: u64) -> Result<u64, Code> {
+    pub fn instantiate(&self, handle: u64, flags: u64) -> Result<u64, Code> {
         let mut state = self.lock();
         let graph =
             state.graphs.get(&handle).filter(|g| !g.capturing).ok_or(code::INVALID_VALUE)?;
         let nodes = graph.nodes.iter().map(|(id, n)| (*id, n.clone())).collect();
-        let exec = Exec { nodes, last: Mutex::new(None), held: graph.held.clone() };
+        let exec = Exec { nodes, flags, last: Mutex::new(None), held: graph.held.clone() };
         let handle = HANDLE_BASE + state.fresh() * HANDLE_STEP;
         state.execs.insert(handle, Arc::new(exec));
         Ok(handle)
@@ -139,9 +140,9 @@ impl Engine {
         gone.map(drop).ok_or(code::INVALID_VALUE)
     }
 
-    /// Whether the executable graph exists.
-    pub fn knows_exec(&self, handle: u64) -> bool {
-        self.lock().execs.contains_key(&handle)
+    /// The flags an executable graph was made with.
+    pub fn exec_flags(&self, handle: u64) -> Result<u64, Code> {
+        self.lock().execs.get(&handle).map(|exec| exec.flags).ok_or(code::INVALID_VALUE)
     }
 
     /// Launches an executable graph in a stream; in a captured stream, its nodes join the capture.

@@ -362,7 +362,7 @@ fn context_events_cover_every_stream_and_hold_every_stream() {
         let event = rig.event();
         rig.queue(a, 1);
         rig.queue(b, 2);
-        rig.engine.record_context(event, CONTEXT).unwrap();
+        rig.engine.record_context(event, CONTEXT, 0).unwrap();
         rig.queue(a, 3);
         let points = rig.engine.event_points("query", event).unwrap();
         assert!(!rig.engine.all_passed(&points));

@@ -26,7 +26,7 @@ fn a_capture_with_a_fork_becomes_a_graph_that_runs_again_and_again() {
         assert!(rig.log.lock().unwrap().is_empty(), "captured work ran");
         assert_eq!(rig.engine.graph_nodes(graph).unwrap().len(), 4);
         assert_eq!(rig.engine.graph_edges(graph).unwrap().len(), 4);
-        let exec = rig.engine.instantiate(graph).unwrap();
+        let exec = rig.engine.instantiate(graph, 0).unwrap();
         rig.engine.destroy_graph(graph).unwrap();
         rig.queue(b, 0);
         rig.engine.launch_graph(exec, b).unwrap();
@@ -135,7 +135,7 @@ fn a_user_object_dies_with_the_last_launch_of_the_last_executable_graph() {
     rig.engine.graph_retain(filling, object, 1, 1).unwrap();
     let graph = rig.engine.end_capture(a).unwrap();
     assert_eq!(graph, filling);
-    let exec = rig.engine.instantiate(graph).unwrap();
+    let exec = rig.engine.instantiate(graph, 0).unwrap();
     rig.engine.destroy_graph(graph).unwrap();
     rig.engine.launch_graph(exec, a).unwrap();
     rig.engine.destroy_exec(exec).unwrap();
