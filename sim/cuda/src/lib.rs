@@ -54,10 +54,12 @@ pub mod exports {
     pub use crate::abi::copy::*;
     pub use crate::abi::device::*;
     pub use crate::abi::event::*;
+    pub use crate::abi::fill::*;
     pub use crate::abi::graph::*;
     pub use crate::abi::init::*;
     pub use crate::abi::launch::*;
     pub use crate::abi::limits::*;
+    pub use crate::abi::memop::*;
     pub use crate::abi::memory::*;
     pub use crate::abi::mempool::*;
     pub use crate::abi::pointer::*;

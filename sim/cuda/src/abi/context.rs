@@ -26,7 +26,7 @@ pub(super) static CALLS: &[Call] = &[
     call!(cuCtxGetCurrent, 4000).without_context(),
     call!(cuCtxGetDevice, 2000).not_sticky(),
     call!(cuCtxGetId, 12000).without_context(),
-    call!(cuCtxSynchronize, 2000).unsafe_in_capture(),
+    call!(cuCtxSynchronize, 2000),
 ];
 
 const SCHEDULE_MASK: u32 = 7;
@@ -338,6 +338,7 @@ pub unsafe extern "C" fn cuCtxGetId(context: CUcontext, id: *mut u64) -> CUresul
 pub extern "C" fn cuCtxSynchronize() -> CUresult {
     enter_waiting("cuCtxSynchronize", String::new, |world| {
         let state = world.current_context()?;
+        world.engine.host_looks_at_context(state.id)?;
         let wait = world.engine.wait_context(state.id);
         Ok(wait.then(move |_| match state.sticky() {
             0 => Ok(()),

@@ -10,10 +10,12 @@ pub mod context;
 pub mod copy;
 pub mod device;
 pub mod event;
+pub mod fill;
 pub mod graph;
 pub mod init;
 pub mod launch;
 pub mod limits;
+pub mod memop;
 pub mod memory;
 pub mod mempool;
 pub mod pointer;
@@ -32,10 +34,12 @@ pub static TABLES: &[&[Call]] = &[
     copy::CALLS,
     device::CALLS,
     event::CALLS,
+    fill::CALLS,
     graph::CALLS,
     init::CALLS,
     launch::CALLS,
     limits::CALLS,
+    memop::CALLS,
     memory::CALLS,
     mempool::CALLS,
     pointer::CALLS,

@@ -41,7 +41,6 @@ pub(super) static CALLS: &[Call] = &[
     call!(cuStreamAddCallback_ptsz, "cuStreamAddCallback", 7000).per_thread(),
     call!(cuLaunchHostFunc, 10000),
     call!(cuLaunchHostFunc_ptsz, "cuLaunchHostFunc", 10000).per_thread(),
-    call!(cuCtxGetStreamPriorityRange, 5050).not_sticky(),
 ];
 
 /// Exports a function twice: for the legacy default stream, and (`_ptsz`, `_ptds`) for the
@@ -125,30 +124,6 @@ pub unsafe extern "C" fn cuStreamCreateWithPriority(
     priority: i32,
 ) -> CUresult {
     create("cuStreamCreateWithPriority", stream, flags, priority)
-}
-
-/// The least and the greatest priority.
-///
-/// # Safety
-///
-/// `least` and `greatest` are null or places for a number.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxGetStreamPriorityRange(
-    least: *mut i32,
-    greatest: *mut i32,
-) -> CUresult {
-    enter("cuCtxGetStreamPriorityRange", String::new, |_| {
-        // SAFETY: checked for null; CUDA asks the caller for writable places.
-        unsafe {
-            if !least.is_null() {
-                *least = crate::engine::stream::PRIORITY_LEAST;
-            }
-            if !greatest.is_null() {
-                *greatest = crate::engine::stream::PRIORITY_GREATEST;
-            }
-        }
-        Ok(())
-    })
 }
 
 fn destroy(name: &'static str, handle: CUstream) -> CUresult {

@@ -150,6 +150,11 @@ impl Engine {
         })
     }
 
+    /// Whether what the stream is given goes into a graph; 901 if its capture is invalid.
+    pub fn is_captured(&self, uid: Uid) -> Result<bool, Code> {
+        self.lock().captured(uid)
+    }
+
     /// Whether the stream is part of a capture, valid or not.
     pub fn capture_of(&self, uid: Uid) -> bool {
         self.lock().capture_of(uid).is_some()

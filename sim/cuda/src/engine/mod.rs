@@ -21,11 +21,14 @@
 //! Cost: submitting is O(log streams) plus one entry for each stream a legacy item waits for; a
 //! turn is O(streams).
 
+pub mod bytes;
 pub mod capture;
 pub mod event;
 pub mod graph;
 pub mod guard;
 pub mod host;
+pub mod order;
+pub mod pool;
 pub mod sched;
 pub mod stream;
 pub mod userobj;
@@ -49,6 +52,7 @@ use capture::{Capture, CaptureId};
 use event::Event;
 use graph::{Exec, Graph};
 use host::{HostCall, HostThread};
+use pool::Pools;
 use stream::{Queue, Streams};
 use userobj::UserObject;
 
@@ -130,6 +134,9 @@ pub trait MemoryCheck: Send + Sync {
         writes: &[Range],
         body: &mut dyn FnMut(View<'_>),
     ) -> Result<(), RangeFault>;
+
+    /// Gives a pool's block back to the device.
+    fn free(&self, at: u64);
 }
 
 /// Where this process reads and writes what programs see at an address. Good for the granule
@@ -239,11 +246,13 @@ pub struct Options {
     pub hold_turns_max: u64,
     /// Without a call for this long, the background thread runs what is ready. 0: never.
     pub idle_ms: u64,
+    /// What pool memory is filled with when it is allocated.
+    pub poison: Option<u8>,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { mode: Schedule::Late, seed: 1, hold_turns_max: 24, idle_ms: 50 }
+        Options { mode: Schedule::Late, seed: 1, hold_turns_max: 24, idle_ms: 50, poison: None }
     }
 }
 
@@ -293,6 +302,10 @@ pub struct Engine {
     misuse: Misuse,
     clock: Arc<Clock>,
     host: Arc<HostThread>,
+    /// Memory pools: a leaf lock, taken under any other of the engine's.
+    pools: Mutex<Pools>,
+    /// What pool memory is filled with when it is allocated.
+    poison: Option<u8>,
     /// For the threads that outlive a call.
     me: Weak<Engine>,
 }
@@ -342,6 +355,8 @@ impl Engine {
             misuse,
             clock,
             host: HostThread::new(),
+            pools: Mutex::new(Pools::default()),
+            poison: options.poison,
             me: me.clone(),
         })
     }
@@ -387,7 +402,10 @@ impl Engine {
         let objects = state.user_objects.values().filter(|o| o.alive()).count();
         let graphs = state.graphs.values().filter(|g| !g.capturing).count();
         let pending: usize = state.queues.values().map(|q| q.entries.len()).sum();
+        let (pools, pool_blocks) = self.pools().counts();
         vec![
+            ("mem_pools", pools),
+            ("pool_blocks", pool_blocks),
             ("streams", state.streams.len() as u64),
             ("events", state.events.len() as u64),
             ("graphs", graphs as u64),
@@ -411,7 +429,33 @@ impl Engine {
     /// What waits until `points` are passed, and answers the context's error.
     pub fn wait_points(self: &Arc<Self>, context: Context, points: Vec<Point>) -> Wait {
         let me = Arc::clone(self);
-        Wait::on(move || me.wait(context, &points).map(|_| ()))
+        Wait::on(move || {
+            let done = me.wait(context, &points).map(|_| ());
+            me.pools_settle();
+            done
+        })
+    }
+
+    /// A queued or running item that touches the range, in words.
+    pub fn queued_use(&self, start: u64, len: u64) -> Option<String> {
+        let state = self.lock();
+        let end = start.saturating_add(len);
+        let touches = |work: &Work| {
+            let mut all = work.reads.iter().chain(&work.writes);
+            all.any(|r| r.start < end && start < r.start.saturating_add(r.len))
+        };
+        state.queues.iter().find_map(|(uid, queue)| {
+            let entry = queue.entries.iter().find(|e| match &e.action {
+                Action::Work(work) | Action::Until(work, _) => touches(work),
+                _ => false,
+            })?;
+            let label = match &entry.action {
+                Action::Work(work) | Action::Until(work, _) => work.label,
+                _ => "",
+            };
+            let (handle, seq) = (queue.handle, entry.seq);
+            Some(format!("{label} (item {seq}) of stream {handle:#x} (identity {uid})"))
+        })
     }
 
     /// Whether a call that is unsafe during a capture may go on in this thread: else 900, and

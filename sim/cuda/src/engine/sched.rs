@@ -184,6 +184,9 @@ impl Engine {
     }
 
     fn run_work(&self, work: &Work) -> Outcome {
+        if let Some(why) = self.pool_denies(work) {
+            return Outcome::Fault(why);
+        }
         let mut told = Ok(());
         let mut body = |view: View<'_>| told = (work.body)(view);
         let checked = self.memory.guarded(&work.reads, &work.writes, &mut body);
@@ -194,7 +197,16 @@ impl Engine {
         }
     }
 
+    fn pool_denies(&self, work: &Work) -> Option<String> {
+        let pools = self.pools();
+        let why = work.reads.iter().chain(&work.writes).find_map(|r| pools.denied(r));
+        why.map(|why| format!("{}: {why}", work.label))
+    }
+
     fn run_until(&self, work: &Work, test: &(dyn Fn(View<'_>) -> bool + Send + Sync)) -> Outcome {
+        if let Some(why) = self.pool_denies(work) {
+            return Outcome::Fault(why);
+        }
         let mut holds = false;
         let mut told = Ok(());
         let mut body = |view: View<'_>| {
@@ -321,7 +333,7 @@ impl State {
     }
 
     /// For each queue, up to where it must run for all `points` to be passed.
-    fn needed(&self, points: &[Point]) -> BTreeMap<Uid, u64> {
+    pub(crate) fn needed(&self, points: &[Point]) -> BTreeMap<Uid, u64> {
         let mut needed: BTreeMap<Uid, u64> = BTreeMap::new();
         let mut open: Vec<Point> = points.iter().filter(|p| !self.passed(**p)).copied().collect();
         while let Some(point) = open.pop() {

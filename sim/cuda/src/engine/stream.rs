@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::thread::ThreadId;
 
 use super::capture::Member;
-use super::{Action, Code, Context, Engine, Point, State, Uid, code};
+use super::{Action, Code, Context, Engine, Point, Range, State, Uid, Work, code};
 
 /// The handle of the legacy default stream (`CU_STREAM_LEGACY`).
 pub const LEGACY: u64 = 1;
@@ -204,8 +204,15 @@ impl Engine {
             return Ok(None);
         }
         state.implicit(uid)?;
+        let wrong = match &action {
+            Action::Work(work) | Action::Until(work, _) => self.check_order(&state, uid, work),
+            _ => None,
+        };
         let point = state.push(uid, action, Vec::new(), self.now_us(), cost_us);
         drop(state);
+        if let Some(text) = wrong {
+            self.report_order(text);
+        }
         self.start_idler();
         Ok(Some(point))
     }
@@ -376,21 +383,10 @@ impl State {
         let Some(queue) = self.queues.get(&uid) else {
             return Point { uid, seq: 0, at_us: now_us };
         };
-        let (context, kind, legacy_seen) = (queue.context, queue.kind, queue.legacy_seen);
+        let context = queue.context;
         self.context_deps(context, &mut deps);
-        let mut seen = legacy_seen;
-        if kind == StreamKind::Legacy {
-            let met =
-                self.queues.iter().filter(|(_, q)| q.context == context && q.kind.meets_legacy());
-            deps.extend(met.map(|(u, q)| Point { uid: *u, seq: q.tail, at_us: q.tail_us }));
-        } else if kind.meets_legacy()
-            && let Some(legacy) = self.streams.legacy.get(&context)
-            && let Some(q) = self.queues.get(legacy)
-            && q.tail > legacy_seen
-        {
-            deps.push(Point { uid: *legacy, seq: q.tail, at_us: q.tail_us });
-            seen = q.tail;
-        }
+        let (cross, seen) = self.cross_deps(uid);
+        deps.extend(cross);
         let begin = deps.iter().fold(now_us, |t, d| t.max(d.at_us));
         deps.retain(|d| !self.passed(*d));
         self.seq += 1;
@@ -408,6 +404,56 @@ impl State {
         queue.tail_us = at_us;
         queue.entries.push_back(Entry { seq, action, deps });
         Point { uid, seq, at_us }
+    }
+
+    /// What the legacy stream adds to an entry's order: points in other streams, and the last
+    /// legacy entry that the stream is then behind.
+    fn cross_deps(&self, uid: Uid) -> (Vec<Point>, u64) {
+        let Some(queue) = self.queues.get(&uid) else { return (Vec::new(), 0) };
+        let (context, seen) = (queue.context, queue.legacy_seen);
+        if queue.kind == StreamKind::Legacy {
+            let met = |q: &Queue| q.context == context && q.kind.meets_legacy();
+            let met = self.queues.iter().filter(|(_, q)| met(q));
+            let points = met.map(|(u, q)| Point { uid: *u, seq: q.tail, at_us: q.tail_us });
+            return (points.collect(), seen);
+        }
+        let legacy = self.streams.legacy.get(&context).filter(|_| queue.kind.meets_legacy());
+        match legacy.and_then(|uid| Some((*uid, self.queues.get(uid)?))) {
+            Some((uid, q)) if q.tail > seen => {
+                (vec![Point { uid, seq: q.tail, at_us: q.tail_us }], q.tail)
+            }
+            _ => (Vec::new(), seen),
+        }
+    }
+
+    /// All that a stream's next entry would come behind.
+    pub(crate) fn would_wait_for(&self, uid: Uid) -> Vec<Point> {
+        let (mut points, _) = self.cross_deps(uid);
+        if let Some(queue) = self.queues.get(&uid) {
+            points.push(Point { uid, seq: queue.tail, at_us: queue.tail_us });
+            points.extend(self.context_waits.get(&queue.context).into_iter().flatten());
+        }
+        points
+    }
+
+    /// A queued item of another stream that touches the range and that the stream's next entry
+    /// does not come behind, in words.
+    pub(crate) fn unordered_use(&self, uid: Uid, range: &Range) -> Option<String> {
+        let behind = self.needed(&self.would_wait_for(uid));
+        let end = range.start.saturating_add(range.len);
+        let touches = |work: &Work| {
+            let mut all = work.reads.iter().chain(&work.writes);
+            all.any(|r| r.start < end && range.start < r.start.saturating_add(r.len))
+        };
+        self.queues.iter().filter(|(other, _)| **other != uid).find_map(|(other, queue)| {
+            let known = behind.get(other).copied().unwrap_or(0);
+            let entry =
+                queue.entries.iter().filter(|e| e.seq > known).find(|e| match &e.action {
+                    Action::Work(work) | Action::Until(work, _) => touches(work),
+                    _ => false,
+                })?;
+            Some(format!("item {} of stream {:#x} (identity {other})", entry.seq, queue.handle))
+        })
     }
 
     fn context_deps(&mut self, context: Context, deps: &mut Vec<Point>) {
