@@ -60,8 +60,8 @@ pub(super) fn quiet(world: &World, device: Option<u32>) -> Wait {
 }
 
 /// Queued work that touches a range, in words.
-fn queued_use(_world: &World, _range: Range) -> Option<String> {
-    None
+fn queued_use(world: &World, range: Range) -> Option<String> {
+    world.engine.queued_use(range.start, range.len)
 }
 
 /// The granularity of memory with these properties; they are read but not judged, as the real
