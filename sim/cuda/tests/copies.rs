@@ -237,7 +237,7 @@ fn rows_are_copied_and_filled() {
     copy.src_type = 3;
     assert_eq!(cu!(cuMemcpy2D_v2(&raw const copy)), 1);
     assert_eq!(cu!(cuMemcpy2D_v2(null())), 1);
-    row("cuMemcpy2D: pitch smaller than a row 1, arrays 1", "H: cuMemcpy2D; arrays assumed");
+    row("cuMemcpy2D: a pitch smaller than a row: 1", "H: cuMemcpy2D");
 }
 
 #[test]

@@ -122,6 +122,19 @@ fn query_says_not_ready_until_the_work_is_done() {
 }
 
 #[test]
+fn waiting_for_the_legacy_stream_waits_for_blocking_streams() {
+    let _sim = world("schedule = stepped");
+    let (blocking, free) = (stream(0), stream(NON_BLOCKING));
+    let cells = device(8);
+    assert_eq!(fill(cells, 1, 1, blocking), 0);
+    assert_eq!(fill(cells + 4, 1, 1, free), 0);
+    assert_eq!(cu!(cuStreamQuery(LEGACY)), 600);
+    assert_eq!(wait(LEGACY), 0);
+    assert_eq!((cu!(cuStreamQuery(blocking)), cu!(cuStreamQuery(free))), (0, 600));
+    row("querying or awaiting the legacy stream takes blocking streams in", "assumption");
+}
+
+#[test]
 fn polling_alone_gets_there() {
     let _sim = world("");
     let s = stream(0);
@@ -310,7 +323,8 @@ fn a_stream_waits_for_a_value() {
     assert_eq!(cu!(cuStreamWriteValue64_v2(s, cells + 4, 3, 0)), 1);
     assert_eq!(cu!(cuStreamWriteValue32_v2(s, cells, 3, 8)), 1);
     assert_eq!(cu!(cuStreamWaitValue32_v2(s, cells, 3, 1 << 30)), 801);
-    row("stream memory operations: unaligned address 1, flush 801", "H: CUDA_MEMOP; assumption");
+    row("a stream memory operation with a flush, which the device lacks: 801", "H: CUDA_MEMOP");
+    row("a stream memory operation on an unaligned address: 1", "assumption");
 }
 
 #[test]

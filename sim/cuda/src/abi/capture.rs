@@ -186,11 +186,13 @@ thread_local! {
 
 /// Keeps nodes for the caller to read, and answers where.
 fn keep(nodes: &[CUgraphNode]) -> *const CUgraphNode {
-    TOLD.with(|told| {
+    let kept = TOLD.try_with(|told| {
         let mut told = told.borrow_mut();
         *told = nodes.to_vec();
         told.as_ptr()
-    })
+    });
+    // A thread that is ending has no such place any more.
+    kept.unwrap_or(std::ptr::null())
 }
 
 #[expect(clippy::too_many_arguments, reason = "cuda.h's arguments and two more")]

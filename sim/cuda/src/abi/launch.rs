@@ -240,89 +240,98 @@ impl Arguments {
     }
 }
 
+/// What makes queued work out of a kernel's ranges and body.
+struct Maker {
+    name: &'static str,
+    device: i32,
+}
+
+impl Maker {
+    fn range(&self, start: u64, len: u64) -> Range {
+        Range { start, len, device: self.device, copy: false }
+    }
+
+    fn work(&self, reads: Vec<Range>, writes: Vec<Range>, body: Body) -> Action {
+        Action::Work(Work { label: self.name, kind: Kind::Kernel, reads, writes, body })
+    }
+
+    fn words(&self, kernel: Kernel, first: u64, value: u32, count: u64) -> Action {
+        let to = self.range(first, count.saturating_mul(4));
+        let rows = Rows::one(to.len);
+        if kernel == Kernel::FillU32 {
+            let fill = body(first, 4, move |view| {
+                // SAFETY: the engine has checked the range and holds the map still; aligned.
+                unsafe { bytes::fill(view, first, 0, rows, &value.to_ne_bytes()) };
+            });
+            return self.work(vec![], vec![to], fill);
+        }
+        let add = body(first, 4, move |view| {
+            for at in (0..count).map(|i| first + i * 4) {
+                // SAFETY: as above.
+                unsafe {
+                    let sum = (bytes::load(view, at, 4) as u32).wrapping_add(value);
+                    bytes::store(view, at, 4, u64::from(sum));
+                }
+            }
+        });
+        self.work(vec![to], vec![to], add)
+    }
+
+    fn copy(&self, first: u64, from: u64, count: u64) -> Action {
+        let rows = Rows::one(count.saturating_mul(4));
+        let (reads, writes) = (self.range(from, rows.width), self.range(first, rows.width));
+        let copy = body(first | from, 4, move |view| {
+            let (to, from) = (Side::Mapped(first), Side::Mapped(from));
+            // SAFETY: the engine has checked both ranges and holds the map still.
+            unsafe { bytes::copy(view, (&to, 0), (&from, 0), rows) };
+        });
+        self.work(vec![reads], vec![writes], copy)
+    }
+
+    fn checksum(&self, first: u64, count: u64, to: u64) -> Action {
+        let (reads, writes) = (self.range(first, count.saturating_mul(8)), self.range(to, 8));
+        let sum = body(first | to, 8, move |view| {
+            // SAFETY: the engine has checked both ranges and holds the map still; aligned.
+            unsafe {
+                let sum = (0..count).fold(0u64, |sum, i| {
+                    let value = bytes::load(view, first + i * 8, 8);
+                    sum.wrapping_add(value.wrapping_mul(i + 1))
+                });
+                bytes::store(view, to, 8, sum);
+            }
+        });
+        self.work(vec![reads], vec![writes], sum)
+    }
+
+    fn spin(&self, first: u64, value: u32) -> Action {
+        let test: Test = Arc::new(move |view| {
+            // SAFETY: the engine has checked the range and holds the map still; an address that
+            // is not aligned is not read, and told by the body.
+            !first.is_multiple_of(4) || unsafe { bytes::load(view, first, 4) } as u32 == value
+        });
+        let (label, kind) = (self.name, Kind::Kernel);
+        let (reads, writes) = (vec![self.range(first, 4)], vec![]);
+        Action::Until(Work { label, kind, reads, writes, body: body(first, 4, |_| {}) }, test)
+    }
+}
+
 /// The queued work of a launch.
 ///
 /// # Safety
 ///
 /// The arguments are those of the kernel.
-unsafe fn work(
-    name: &'static str,
-    kernel: Kernel,
-    arguments: &Arguments,
-    device: i32,
-) -> Result<Action, CUresult> {
-    let range = |start, len: u64| Range { start, len, device, copy: false };
-    let item = |reads, writes, body| Work { label: name, kind: Kind::Kernel, reads, writes, body };
-    // SAFETY: the caller's promise about the arguments; in the bodies: the engine has checked
-    // the ranges and holds the map still, and alignment is checked before.
+unsafe fn work(maker: &Maker, kernel: Kernel, arguments: &Arguments) -> Result<Action, CUresult> {
+    // SAFETY: the caller's promise.
     unsafe {
         let first: u64 = arguments.get(0)?;
-        Ok(Action::Work(match kernel {
+        Ok(match kernel {
             Kernel::FillU32 | Kernel::AddU32 => {
-                let value: u32 = arguments.get(1)?;
-                let count: u64 = arguments.get(2)?;
-                let to = range(first, count.saturating_mul(4));
-                if kernel == Kernel::FillU32 {
-                    let rows = Rows::one(to.len);
-                    item(
-                        vec![],
-                        vec![to],
-                        body(first, 4, move |view| {
-                            bytes::fill(view, first, 0, rows, &value.to_ne_bytes());
-                        }),
-                    )
-                } else {
-                    item(
-                        vec![to],
-                        vec![to],
-                        body(first, 4, move |view| {
-                            for at in (0..count).map(|i| first + i * 4) {
-                                let sum = (bytes::load(view, at, 4) as u32).wrapping_add(value);
-                                bytes::store(view, at, 4, u64::from(sum));
-                            }
-                        }),
-                    )
-                }
+                maker.words(kernel, first, arguments.get(1)?, arguments.get(2)?)
             }
-            Kernel::CopyU32 => {
-                let from: u64 = arguments.get(1)?;
-                let count: u64 = arguments.get(2)?;
-                let rows = Rows::one(count.saturating_mul(4));
-                let (reads, writes) = (range(from, rows.width), range(first, rows.width));
-                item(
-                    vec![reads],
-                    vec![writes],
-                    body(first | from, 4, move |view| {
-                        let (to, from) = (Side::Mapped(first), Side::Mapped(from));
-                        bytes::copy(view, (&to, 0), (&from, 0), rows);
-                    }),
-                )
-            }
-            Kernel::ChecksumU64 => {
-                let count: u64 = arguments.get(1)?;
-                let to: u64 = arguments.get(2)?;
-                let (reads, writes) = (range(first, count.saturating_mul(8)), range(to, 8));
-                item(
-                    vec![reads],
-                    vec![writes],
-                    body(first | to, 8, move |view| {
-                        let sum = (0..count).fold(0u64, |sum, i| {
-                            let value = bytes::load(view, first + i * 8, 8);
-                            sum.wrapping_add(value.wrapping_mul(i + 1))
-                        });
-                        bytes::store(view, to, 8, sum);
-                    }),
-                )
-            }
-            Kernel::SpinUntil => {
-                let value: u32 = arguments.get(1)?;
-                let test: Test = Arc::new(move |view| {
-                    !first.is_multiple_of(4) || bytes::load(view, first, 4) as u32 == value
-                });
-                let work = item(vec![range(first, 4)], vec![], body(first, 4, |_| {}));
-                return Ok(Action::Until(work, test));
-            }
-        }))
+            Kernel::CopyU32 => maker.copy(first, arguments.get(1)?, arguments.get(2)?),
+            Kernel::ChecksumU64 => maker.checksum(first, arguments.get(1)?, arguments.get(2)?),
+            Kernel::SpinUntil => maker.spin(first, arguments.get(1)?),
+        })
     }
 }
 
@@ -390,7 +399,9 @@ unsafe fn launch_with(
                 return Err(CUDA_ERROR_INVALID_HANDLE);
             }
             // SAFETY: not null; CUDA asks the caller for the kernel's arguments.
-            let action = unsafe { work(name, kernel, &Arguments(parameters), info.device)? };
+            let action = unsafe {
+                work(&Maker { name, device: info.device }, kernel, &Arguments(parameters))?
+            };
             world.engine.submit(info.uid, action, 2.0).map(|_| ())
         },
     )
@@ -470,7 +481,7 @@ mod tests {
 
     #[test]
     fn names_are_found_in_ptx_and_in_lists() {
-        let ptx = ".version 8.0\n.target sm_80\n.visible .entry fill_u32(\n.param .u64 a)\n{ ret; }\n\
+        let ptx = ".version 8.0\n.visible .entry fill_u32(\n.param .u64 a)\n{ ret; }\n\
                    .visible .entry other() { ret; }";
         assert_eq!(names(ptx), ["fill_u32", "other"]);
         assert_eq!(names("fill_u32, add_u32\n"), ["fill_u32", "add_u32"]);

@@ -109,8 +109,8 @@ fn run_job(job: Job) {
             let data = call.data as *mut c_void;
             match call.target {
                 HostTarget::Function(function) if status == 0 => {
-                    // SAFETY: the program promised, by handing it to the driver, that the function may
-                    // be called with this data until it has been.
+                    // SAFETY: the program promised, by handing it to the driver, that the
+                    // function may be called with this data until it has been.
                     unsafe { function(data) }
                 }
                 HostTarget::Function(_) => {}
