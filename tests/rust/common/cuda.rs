@@ -74,15 +74,20 @@ impl Sim {
         // test passes what the function of that name wants.
         unsafe {
             match *args {
-                [] => std::mem::transmute::<_, extern "C" fn() -> u32>(f)(),
-                [a] => std::mem::transmute::<_, extern "C" fn(Word) -> u32>(f)(a),
-                [a, b] => std::mem::transmute::<_, extern "C" fn(Word, Word) -> u32>(f)(a, b),
-                [a, b, c] => {
-                    std::mem::transmute::<_, extern "C" fn(Word, Word, Word) -> u32>(f)(a, b, c)
+                [] => std::mem::transmute::<*mut c_void, extern "C" fn() -> u32>(f)(),
+                [a] => std::mem::transmute::<*mut c_void, extern "C" fn(Word) -> u32>(f)(a),
+                [a, b] => {
+                    std::mem::transmute::<*mut c_void, extern "C" fn(Word, Word) -> u32>(f)(a, b)
                 }
+                [a, b, c] => std::mem::transmute::<
+                    *mut c_void,
+                    extern "C" fn(Word, Word, Word) -> u32,
+                >(f)(a, b, c),
                 [a, b, c, d] => {
-                    let f =
-                        std::mem::transmute::<_, extern "C" fn(Word, Word, Word, Word) -> u32>(f);
+                    let f = std::mem::transmute::<
+                        *mut c_void,
+                        extern "C" fn(Word, Word, Word, Word) -> u32,
+                    >(f);
                     f(a, b, c, d)
                 }
                 _ => panic!("{name}: more arguments than tests need"),
@@ -120,7 +125,7 @@ impl Sim {
     pub fn report(self) -> Value {
         // SAFETY: the control function of this name has this type.
         let report = unsafe {
-            std::mem::transmute::<_, extern "C" fn(*mut c_char, usize) -> usize>(
+            std::mem::transmute::<*mut c_void, extern "C" fn(*mut c_char, usize) -> usize>(
                 self.symbol("forebay_sim_report"),
             )
         };
