@@ -101,8 +101,7 @@ pub extern "C" fn forebay_capture_graph(capture: u64, graph: *mut c_void) -> Sta
 /// Thread-safe. Never fails.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_capture_graph_gone(capture: *mut c_void) {
-    // SAFETY: the word is a number and is not read through.
-    unsafe { captures::graph_gone(capture) };
+    captures::graph_gone(capture);
 }
 
 /// Promises that the block's pages do not move until forebay_unpin() or its free: for memory

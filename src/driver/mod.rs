@@ -13,10 +13,11 @@
 //! *Units.* Every length is in bytes. Lengths of pages, mappings, access changes and
 //! reservations are multiples of [`DeviceInfo::granularity`]; so are their addresses.
 //!
-//! *Atomicity.* A call either does all it says or fails and changes nothing. The one
-//! exception is [`Driver::set_access`]: when it fails, part of its range may have changed, to
-//! what was asked and to nothing else. The own device's access is never taken away. A sequence
-//! of calls is not atomic: whoever needs that rolls back (room `vmem`).
+//! *Atomicity.* A call either does all it says or fails and changes nothing. There are two
+//! exceptions. When [`Driver::set_access`] fails, part of its range may have changed, to what was
+//! asked and to nothing else; the own device's access is never taken away. And
+//! [`Driver::map_run`] is a sequence of maps. A sequence of calls is not atomic: whoever needs
+//! that rolls back (room `vmem`).
 //!
 //! *Pages.* [`Driver::create`] makes a page that is mapped nowhere. A page may be released
 //! while mapped: its memory lives on until the last mapping goes. The pool never maps
@@ -33,13 +34,11 @@
 //! at most [`PEERS_MAX`] others, each of which [`Driver::can_access_peer`]. A peer left out loses
 //! what it had.
 //!
-//! *Blocking.* `create`, `release`, `map`, `unmap` and `set_access` may take tens to
-//! hundreds of microseconds and may serialise with other threads' calls, but never wait for
-//! queued work. [`Driver::alloc_plain`] and [`Driver::free_plain`] may wait for the whole device,
-//! as
-//! `cudaMalloc` and `cudaFree` do. [`Driver::event_synchronize`] and [`Driver::stream_synchronize`]
-//! wait
-//! for the work they name. Everything else returns at once.
+//! *Blocking.* `create`, `release`, `map` (each of a run), `unmap` and `set_access` may take
+//! tens to hundreds of microseconds and may serialise with other threads' calls, but never
+//! wait for queued work. [`Driver::alloc_plain`] and [`Driver::free_plain`] may wait for the
+//! whole device, as `cudaMalloc` and `cudaFree` do. [`Driver::event_synchronize`] and
+//! [`Driver::stream_synchronize`] wait for the work they name. Everything else returns at once.
 //!
 //! *Streams and events.* Work of one stream runs in the order it was queued; streams are
 //! not ordered among each other, save by [`Driver::stream_wait`]. [`Driver::event_record`] marks a
@@ -326,6 +325,25 @@ pub trait Driver: Send + Sync {
 
     /// Maps the whole page at a reserved address.
     fn map(&self, address: usize, bytes: usize, page: PageHandle) -> DriverResult<()>;
+
+    /// Maps pages of `page_bytes` each at adjacent addresses from `address` up, in their
+    /// order: the same as one [`Driver::map`] a page, which is what it does where a backend
+    /// has nothing cheaper. Stops at the first page that fails.
+    ///
+    /// # Errors
+    /// How many pages were mapped before, all of which stay mapped, and why the next was not.
+    fn map_run(
+        &self,
+        address: usize,
+        page_bytes: usize,
+        pages: &[PageHandle],
+    ) -> Result<(), (usize, DriverError)> {
+        for (done, &page) in pages.iter().enumerate() {
+            self.map(address.wrapping_add(done * page_bytes), page_bytes, page)
+                .map_err(|error| (done, error))?;
+        }
+        Ok(())
+    }
 
     /// Removes the mappings in a range that covers whole mappings. Not a fence.
     fn unmap(&self, address: usize, bytes: usize) -> DriverResult<()>;

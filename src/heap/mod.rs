@@ -245,6 +245,7 @@ impl Heap {
 
     /// Frees a block: it becomes a piece with `stamp` and joins its neighbours.
     pub fn free(&mut self, node: NodeId, stamp: Stamp, lanes: &Lanes) {
+        self.nodes.prefetch_beside(node);
         let n = &mut self.nodes[node];
         debug_assert_eq!(n.kind, Kind::Live);
         n.kind = Kind::Free;

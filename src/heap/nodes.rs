@@ -4,6 +4,7 @@
 //! numbers are reused, so after warm-up nothing is allocated on the host heap.
 
 use super::bins::Bins;
+use crate::base::raw::prefetch;
 use crate::stream::{LaneId, Lanes, Stamp};
 use std::collections::BTreeMap;
 use std::ops::{Index, IndexMut};
@@ -129,6 +130,17 @@ impl Nodes {
             _ => self[next].prev = id,
         }
         id
+    }
+
+    /// Asks for the neighbours' lines ahead of [`crate::heap::Heap::free`]'s looks at them.
+    #[inline(always)]
+    pub fn prefetch_beside(&self, node: NodeId) {
+        let n = &self[node];
+        for beside in [n.prev, n.next] {
+            if let Some(beside) = self.array.get(beside as usize) {
+                prefetch(beside);
+            }
+        }
     }
 
     /// Unlinks a node and keeps its number for later.

@@ -4,12 +4,9 @@
 //! pointer to a cache. Used under the registry's lock. Cost: a pop, or a step into the chunk.
 
 use super::Shared;
-use super::cache::{
-    BATCH_MAX, Entry, LaneCache, Magazine, Previous, TABLE, ThreadCache, View, drop_rounds,
-};
+use super::cache::{Entry, LaneCache, Magazine, Previous, TABLE, ThreadCache, View, drop_rounds};
 use crate::base::raw;
 use crate::base::sync::atomic::{AtomicU32, AtomicU64};
-use crate::slab::Round;
 use crate::slab::class::CLASSES;
 use std::ptr::NonNull;
 
@@ -141,7 +138,7 @@ impl Arena {
                 drop_rounds(cache.prev[c].rounds);
             }
             if !cache.batch.is_null() {
-                drop(Box::from_raw(cache.batch.cast::<[Round; BATCH_MAX]>()));
+                drop(Box::from_raw(cache.batch));
             }
             if !cache.waiting.is_null() {
                 drop(Box::from_raw(cache.waiting));

@@ -124,8 +124,22 @@ pub fn capacity_min(class: usize) -> u32 {
     (FIRST_BYTES / slot_bytes(class).max(1)).clamp(2, ROUNDS_MAX) as u32
 }
 
+/// Rounds that go back to their slabs in one passage: few, so that no single free pays for many.
+pub const SOME: usize = 16;
+
 /// The most rounds in an open batch of frees.
 pub const BATCH_MAX: usize = 4096;
+
+/// Slots freed with `cudaFree`'s meaning since the last fence. The classes are kept so that
+/// nobody looks the descriptors up a second time.
+#[repr(C)]
+#[derive(Debug)]
+pub struct OpenBatch {
+    /// The slots, as many as [`LaneCache::open`] says.
+    pub rounds: [Round; BATCH_MAX],
+    /// Their classes.
+    pub classes: [u8; BATCH_MAX],
+}
 
 /// The cache of one thread for one lane.
 #[repr(C, align(64))]
@@ -135,7 +149,7 @@ pub struct LaneCache {
     /// Its length.
     pub len: usize,
     /// Descriptor words by quantum.
-    pub descriptors: *const AtomicU64,
+    pub descriptors: *const AtomicU32,
     /// Live marks.
     pub marks: *const AtomicU8,
     /// The lane's number.
@@ -150,13 +164,13 @@ pub struct LaneCache {
     pub open_bytes: AtomicU64,
     /// The open batch is closed at this many bytes.
     pub open_bytes_max: u64,
-    /// Array of [`BATCH_MAX`] rounds (sync lane), else null.
-    pub batch: *mut Round,
+    /// The open batch (sync lane), else null.
+    pub batch: *mut OpenBatch,
     /// Requested bytes handed out so far.
     pub requested: AtomicU64,
-    /// [`crate::slab::marks::CAPTIVE`] for a capture's lane, else 0: such a lane keeps no slots
-    /// of others' slabs.
-    pub captive: u64,
+    /// Whether this is a capture's lane: it keeps no slots of others' slabs, so that its frees
+    /// take the slow path.
+    pub captive: bool,
     /// The lane's key.
     pub key: u64,
     /// Its pool.
@@ -266,13 +280,13 @@ pub struct View {
     /// See [`LaneCache::len`].
     pub len: usize,
     /// See [`LaneCache::descriptors`].
-    pub descriptors: *const AtomicU64,
+    pub descriptors: *const AtomicU32,
     /// See [`LaneCache::marks`].
     pub marks: *const AtomicU8,
     /// See [`LaneCache::id`].
     pub lane: LaneId,
     /// See [`LaneCache::captive`].
-    pub captive: u64,
+    pub captive: bool,
     /// See [`LaneCache::depot`].
     pub depot: *const SpinLock<Depot>,
     /// See [`LaneCache::budget`].
@@ -302,10 +316,13 @@ impl LaneCache {
     }
 
     /// Adds a freed slot to the open batch, which has room.
-    pub fn push_open(&mut self, round: Round, bytes: u64) {
-        debug_assert!((self.open as usize) < BATCH_MAX && !self.batch.is_null());
-        // SAFETY: `open < open_max <= BATCH_MAX`, inside the array.
-        unsafe { *self.batch.add(self.open as usize) = round };
+    pub fn push_open(&mut self, class: usize, round: Round) {
+        let bytes = slot_bytes(class) as u64;
+        let open = self.open as usize;
+        // SAFETY: null or made by `open_batch`; owned by this cache.
+        let batch = unsafe { self.batch.as_mut() }.expect("the caller saw the open batch");
+        batch.rounds[open] = round;
+        batch.classes[open] = class as u8;
         self.open += 1;
         self.since_look += 1;
         let open_bytes = self.open_bytes.load(Ordering::Relaxed) + bytes;
@@ -330,25 +347,29 @@ impl LaneCache {
     /// Makes the array of the open batch.
     pub fn open_batch(&mut self) {
         if self.batch.is_null() {
-            self.batch = Box::into_raw(Box::new([Round(0); BATCH_MAX])).cast();
+            let batch = OpenBatch { rounds: [Round(0); BATCH_MAX], classes: [0; BATCH_MAX] };
+            self.batch = Box::into_raw(Box::new(batch));
         }
     }
 
-    /// A round of the open batch.
+    /// The open batch's slots and their classes.
     #[inline]
-    pub fn batched(&self, index: usize) -> Round {
-        debug_assert!(index < BATCH_MAX && !self.batch.is_null());
-        // SAFETY: inside the array, which is initialised whole when made.
-        unsafe { *self.batch.add(index) }
+    pub fn batched(&self) -> (&[Round], &[u8]) {
+        let open = self.open as usize;
+        // SAFETY: null or made by `open_batch`; lives as long as the cache.
+        match unsafe { self.batch.as_ref() } {
+            Some(batch) => (&batch.rounds[..open], &batch.classes[..open]),
+            None => (&[], &[]),
+        }
     }
 
     /// Closes the open batch: it waits for the sync lane's sequence `seq`.
     pub fn close_batch(&mut self, seq: u64) {
-        let count = std::mem::replace(&mut self.open, 0);
         let bytes = self.open_bytes.swap(0, Ordering::Relaxed);
-        let rounds = (0..count as usize).map(|i| self.batched(i)).collect::<Vec<_>>();
+        let rounds = self.batched().0.to_vec();
+        self.open = 0;
         let waiting = self.waiting();
-        waiting.batches.push_back((count, seq));
+        waiting.batches.push_back((rounds.len() as u32, seq));
         waiting.bytes += bytes;
         waiting.rounds.extend(rounds);
     }
@@ -495,6 +516,19 @@ impl LaneCache {
         let rounds = rounds.to_vec();
         prev.len = 0;
         rounds
+    }
+
+    /// Takes up to `most` rounds of the magazine behind the current one.
+    pub fn take_behind(&mut self, class: usize, most: usize) -> ([Round; SOME], usize) {
+        let prev = &mut self.prev[class];
+        let count = most.min(SOME).min(prev.len as usize);
+        let mut taken = [Round(0); SOME];
+        for round in &mut taken[..count] {
+            prev.len -= 1;
+            // SAFETY: the round below the old `len` is set.
+            *round = unsafe { *prev.rounds.add(prev.len as usize) };
+        }
+        (taken, count)
     }
 
     /// Takes all rounds of both magazines.

@@ -208,7 +208,7 @@ pub fn tell_gone(number: u64) {
 }
 
 /// The same as a callback: its word is the capture's number.
-pub unsafe extern "C" fn graph_gone(word: *mut c_void) {
+pub extern "C" fn graph_gone(word: *mut c_void) {
     let told = std::panic::catch_unwind(|| tell_gone(word.addr() as u64));
     if told.is_err() {
         eprintln!("forebay: a panic in a graph's callback was caught; its memory stays its own");

@@ -20,7 +20,7 @@ use crate::heap::{Heap, NodeId};
 use crate::slab::Round;
 use crate::slab::class::SLOT_MAX;
 use crate::slab::depot::{Budget, Depot};
-use crate::slab::marks::{CAPTIVE, Descriptor, Marks};
+use crate::slab::marks::{Descriptor, Marks};
 use crate::slab::slabs::Slabs;
 use crate::stream::{LaneId, LaneKind, Lanes, Stamp};
 use crate::vmem::Vmem;
@@ -145,7 +145,7 @@ impl Core {
         let first = self.vmem.spaces()[0];
         let depot: *const SpinLock<Depot> = self.depot(lane);
         let budget: *const Budget = &*self.budget;
-        let captive = if self.lanes.is_capture(lane) { CAPTIVE } else { 0 };
+        let captive = self.lanes.is_capture(lane);
         let (base, len) = (first.base, first.bytes);
         View { base, len, descriptors, marks, lane, captive, depot, budget }
     }

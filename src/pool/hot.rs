@@ -12,7 +12,7 @@ use crate::base::units::{QUANTUM_SHIFT, UNIT_SHIFT};
 use crate::error::Status;
 use crate::slab::Round;
 use crate::slab::class::{BY_SIZE, INFO, SLOT_MAX};
-use crate::slab::marks::{CAPTIVE, SPECIAL, word_class, word_index, word_lane};
+use crate::slab::marks::{SPECIAL, word_class, word_index, word_marks};
 use crate::stream::SYNC;
 use std::ffi::c_void;
 
@@ -144,22 +144,19 @@ unsafe fn locate(lane: *const LaneCache, address: usize) -> Option<Slot> {
             return None;
         }
         let word = (*lane.descriptors.add(offset >> QUANTUM_SHIFT)).load(Ordering::Relaxed);
-        let class = word_class(word);
+        let class = word_class(word)?;
         let info = INFO.get_unchecked(class);
         let in_quantum = offset & ((1 << QUANTUM_SHIFT) - 1);
         let in_slab = in_quantum | (word_index(word) as usize) << QUANTUM_SHIFT;
         // Rotating makes stray low bits a huge number, so one compare checks both.
         let unit = in_slab.rotate_right(UNIT_SHIFT);
         let slot = ((unit & 0xff_ffff) * info.magic as usize) >> 31;
-        if slot * info.units as usize != unit || class == 0 {
-            return None;
-        }
-        if (word | lane.captive) & CAPTIVE != 0 && word_lane(word) != lane.id {
+        if slot * info.units as usize != unit || lane.captive {
             return None;
         }
         Some(Slot {
             class,
-            mark: (word as u32).wrapping_add(slot as u32),
+            mark: word_marks(word).wrapping_add(slot as u32),
             unit: (offset >> UNIT_SHIFT) as u32,
         })
     }
@@ -232,7 +229,11 @@ pub unsafe fn free(address: *mut c_void) -> Status {
                 let lane = &mut *lane;
                 let mark = (*lane.marks.add(slot.mark as usize)).swap(0, Ordering::Relaxed);
                 if mark.wrapping_sub(1) < SPECIAL - 1 {
-                    *lane.batch.add(lane.open as usize) = Round::new(slot.unit, slot.mark);
+                    let open = lane.open as usize;
+                    let batch = &raw mut *lane.batch;
+                    *(&raw mut (*batch).rounds).cast::<Round>().add(open) =
+                        Round::new(slot.unit, slot.mark);
+                    *(&raw mut (*batch).classes).cast::<u8>().add(open) = slot.class as u8;
                     lane.open += 1;
                     lane.since_look += 1;
                     let slot_bytes = u64::from(INFO.get_unchecked(slot.class).units) << 8;

@@ -35,14 +35,34 @@ pub enum Refusal {
 /// Runs `attempt` under the lock, climbing a rung each time it is refused. The cache that
 /// `attempt` finds may differ from try to try. `None`: its cache is another's by now; look it
 /// up again.
+#[inline(always)]
 pub fn climb<R>(
     shared: &'static Shared,
     id: u64,
     bytes: usize,
     mut attempt: impl FnMut(&mut Core, Fit) -> std::result::Result<R, Refusal>,
 ) -> Result<Option<R>> {
-    let mut refusal = Refusal::Short { missing: bytes as u64 };
-    for rung in [Rung::Inside, Rung::Revoke, Rung::Wait, Rung::Anywhere, Rung::Owner] {
+    match shared.with_core(id, |core| attempt(core, Rung::Inside.fit()))? {
+        Ok(value) => Ok(Some(value)),
+        Err(Refusal::Stale) => Ok(None),
+        Err(refusal) => climb_on(shared, id, bytes, refusal, &mut attempt),
+    }
+}
+
+/// The rungs after the first.
+#[cold]
+#[inline(never)]
+fn climb_on<R>(
+    shared: &'static Shared,
+    id: u64,
+    bytes: usize,
+    mut refusal: Refusal,
+    attempt: &mut impl FnMut(&mut Core, Fit) -> std::result::Result<R, Refusal>,
+) -> Result<Option<R>> {
+    for rung in [Rung::Revoke, Rung::Wait, Rung::Anywhere, Rung::Owner] {
+        if !refusal.may_pass() {
+            break;
+        }
         // Another place is no help against a driver that fails.
         let driver_fails = matches!(refusal, Refusal::Driver(_));
         if rung == Rung::Anywhere && driver_fails || !rung.climb(shared, id, bytes)? {
@@ -58,9 +78,6 @@ pub fn climb<R>(
             if rung != Rung::Owner || !rung.climb(shared, id, bytes)? {
                 break;
             }
-        }
-        if !refusal.may_pass() {
-            break;
         }
     }
     Err(failure(shared, id, bytes, refusal))

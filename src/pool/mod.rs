@@ -174,10 +174,21 @@ impl Shared {
     /// Runs `f` on the locked core of pool `id`.
     pub fn with_core<R>(&self, id: u64, f: impl FnOnce(&mut core::Core) -> R) -> Result<R> {
         let mut guard = self.core.lock();
-        match guard.as_deref_mut() {
-            Some(core) if self.id.load(Ordering::Relaxed) == id && !core.ending => Ok(f(core)),
-            _ => Err(invalid_pool()),
+        match self.open_core(&mut guard, id) {
+            Some(core) => Ok(f(core)),
+            None => Err(invalid_pool()),
         }
+    }
+
+    /// The core behind the lock, if it is still that of pool `id` and the pool is not ending.
+    #[inline(always)]
+    fn open_core<'a>(
+        &self,
+        guard: &'a mut Option<Box<core::Core>>,
+        id: u64,
+    ) -> Option<&'a mut core::Core> {
+        let same = self.id.load(Ordering::Relaxed) == id;
+        guard.as_deref_mut().filter(|core| same && !core.ending)
     }
 
     /// The callbacks now.

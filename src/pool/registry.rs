@@ -27,7 +27,7 @@ use crate::slab::depot::Budget;
 use crate::slab::marks::Marks;
 use crate::slab::slabs::Slabs;
 use crate::stream::{LaneKind, Lanes};
-use crate::vmem::Vmem;
+use crate::vmem::{Space, Vmem};
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -400,6 +400,28 @@ fn next_number(registry: &mut Registry) -> Result<u64> {
 /// The most address space of a first reservation: round numbers are 32 bits of 256 B.
 const FIRST_MAX: usize = 512 << 30;
 
+/// The first reservation, and how many bytes of addresses the pool's tables are to cover.
+fn first_space(driver: &dyn Driver, vmem: &mut Vmem, limit: u64) -> Result<(Space, usize)> {
+    let granule = vmem.granule();
+    // By the device, not the limit: the limit may be raised later.
+    let size = driver.device().total_bytes.max(granule);
+    let wanted = (size.saturating_mul(2)).clamp(granule, FIRST_MAX).next_multiple_of(granule);
+    let backed = driver.backed_reservations();
+    let first = match backed {
+        // It costs memory: no more than the pool may hold.
+        Some(segment) => segment.min(limit as usize / granule * granule).max(granule),
+        None => wanted,
+    };
+    let space = vmem.add_space(first, granule).map_err(|e| match e.code {
+        Code::ContextLost => super::loss::lost(),
+        _ => {
+            let text = format!("no address space could be reserved: {e}");
+            Error::new(if backed.is_some() { Status::OutOfMemory } else { Status::Driver }, text)
+        }
+    })?;
+    Ok((space, if backed.is_some() { wanted } else { space.bytes * 2 }))
+}
+
 /// A core that no pool serves yet: address space reserved, reservoir filled.
 pub(super) fn new_core(driver: Arc<dyn Driver>, settings: Settings) -> Result<Core> {
     let device = driver.device().clone();
@@ -413,23 +435,7 @@ pub(super) fn new_core(driver: Arc<dyn Driver>, settings: Settings) -> Result<Co
     let fuse = Arc::new(Fuse::new(driver));
     let driver: Arc<dyn Driver> = Arc::clone(&fuse) as Arc<dyn Driver>;
     let mut vmem = Vmem::new(Arc::clone(&driver));
-    // By the device, not the limit: the limit may be raised later.
-    let size = device.total_bytes.max(granule);
-    let wanted = (size.saturating_mul(2)).clamp(granule, FIRST_MAX).next_multiple_of(granule);
-    let backed = driver.backed_reservations();
-    let first = match backed {
-        // It costs memory: no more than the pool may hold.
-        Some(segment) => segment.min(settings.limit as usize / granule * granule).max(granule),
-        None => wanted,
-    };
-    let space = vmem.add_space(first, granule).map_err(|e| match e.code {
-        Code::ContextLost => super::loss::lost(),
-        _ => {
-            let text = format!("no address space could be reserved: {e}");
-            Error::new(if backed.is_some() { Status::OutOfMemory } else { Status::Driver }, text)
-        }
-    })?;
-    let covered = if backed.is_some() { wanted } else { space.bytes * 2 };
+    let (space, covered) = first_space(&*driver, &mut vmem, settings.limit)?;
     let Some(marks) = Marks::new(covered / QUANTUM) else {
         give_back(vmem);
         return Err(no_memory());

@@ -4,7 +4,7 @@
 //! budget, a refill takes slots of one word of free bits, a full magazine goes to the depot whole.
 //! Runs under the core's lock. Cost: some ten ns a slot, less with the rest of its refill.
 
-use super::cache::{LaneCache, capacity_max, capacity_min};
+use super::cache::{LaneCache, SOME, capacity_max, capacity_min};
 use super::core::{Batch, Core, note};
 use super::ladder::Refusal;
 use crate::base::units::QUANTUM_SHIFT;
@@ -186,8 +186,8 @@ impl Core {
                     cache.push(class, round);
                     return;
                 }
-                let rounds = cache.take_prev(class);
-                self.give_back(cache.id as LaneId, &rounds);
+                let (rounds, count) = cache.take_behind(class, SOME);
+                self.give_back(cache.id as LaneId, &rounds[..count]);
             }
             cache.swap(class);
         }

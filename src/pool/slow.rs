@@ -3,7 +3,7 @@
 //! Promises: every wrong pointer is answered with its own error and changes nothing; a free
 //! of a live block never fails for want of memory. Cost: a miss takes the core's lock once.
 
-use super::cache::{self, LaneCache, ThreadCache};
+use super::cache::{self, LaneCache};
 use super::core::{Core, Extent, REQUEST_MAX, Side};
 use super::hot::{SYNC_STREAM, slot_in_table};
 use super::ladder::{self, Refusal};
@@ -86,42 +86,59 @@ fn checked_request(bytes: usize, align: usize) -> Result<()> {
     Ok(())
 }
 
-/// This thread's cache and its cache for the lane, with the pool and the lane's key. Inlined:
-/// a result in memory, read back wider than it was written, costs more than the look-up.
+/// This thread's cache for a lane. One pointer, so that it stays in a register: a larger result
+/// goes through memory, and read back wider than it was written it costs more than the look-up.
+#[derive(Clone, Copy)]
+struct Found(*mut LaneCache);
+
+impl Found {
+    fn shared(self) -> &'static Shared {
+        // SAFETY: lane caches are never unmapped; this field of a live one does not change, and
+        // `ladder::checked` tells under the lock if it is live no more.
+        unsafe { (*self.0).pool }
+    }
+
+    /// The lane's key.
+    fn key(self) -> u64 {
+        // SAFETY: as in `shared`.
+        unsafe { (*self.0).key }
+    }
+
+    /// Whether an address lies in the pool's first reservation.
+    fn covers(self, address: usize) -> bool {
+        // SAFETY: as in `shared`.
+        unsafe { address.wrapping_sub((*self.0).base) < (*self.0).len }
+    }
+}
+
+/// This thread's cache for the stream's lane.
 #[inline(always)]
 fn find(pool: u64, stream: u64) -> Result<Found> {
     world::check_world()?;
     let thread = cache::current();
     let key = pool ^ stream;
-    let mut lane: *mut LaneCache = std::ptr::null_mut();
     // SAFETY: this thread's own cache; read between enter and leave.
     unsafe {
         if cache::enter(thread) {
             let entry = (*thread).table[slot_in_table(key)];
-            if entry.key == key {
+            let hit = entry.key == key;
+            if hit {
                 (*thread).last = entry;
-                lane = entry.lane;
             }
             cache::leave(thread);
+            if hit && !entry.lane.is_null() {
+                return Ok(Found(entry.lane));
+            }
         }
     }
-    if lane.is_null() {
-        return find_miss(pool, stream);
-    }
-    // SAFETY: lane caches are never unmapped; these fields of a live one do not change, and
-    // `ladder::checked` tells under the lock if it is live no more.
-    let (shared, key) = unsafe { ((*lane).pool, (*lane).key) };
-    Ok(Found { thread, lane, shared, key })
+    find_miss(pool, stream)
 }
 
 #[cold]
 #[inline(never)]
 fn find_miss(pool: u64, stream: u64) -> Result<Found> {
     let thread = registry::enrol()?;
-    let (lane, shared) = registry::lane_cache(thread, pool, stream)?;
-    // SAFETY: as in `find`.
-    let key = unsafe { (*lane).key };
-    Ok(Found { thread, lane, shared, key })
+    Ok(Found(registry::lane_cache(thread, pool, stream)?.0))
 }
 
 /// How often a cache that another thread took away meanwhile is looked up again.
@@ -130,7 +147,7 @@ const LOOKS: u32 = 16;
 fn alloc_block(pool: u64, bytes: usize, align: usize, stream: u64) -> Result<usize> {
     let mut found = find(pool, stream)?;
     for _ in 0..LOOKS {
-        if let Some(address) = alloc_from(&found, bytes, align, stream)? {
+        if let Some(address) = alloc_from(found, bytes, align, stream)? {
             return Ok(address);
         }
         found = find_miss(pool, stream)?;
@@ -139,15 +156,15 @@ fn alloc_block(pool: u64, bytes: usize, align: usize, stream: u64) -> Result<usi
 }
 
 #[inline(always)]
-fn alloc_from(found: &Found, bytes: usize, align: usize, stream: u64) -> Result<Option<usize>> {
-    let &Found { thread, lane, shared, key } = found;
+fn alloc_from(found: Found, bytes: usize, align: usize, stream: u64) -> Result<Option<usize>> {
+    let (thread, key) = (cache::current(), found.key());
     let id = key_pool(key, stream);
     // SAFETY: this thread's own cache.
     let tag = unsafe { (*thread).tag } as u8;
     let class = if align > QUANTUM { None } else { class_aligned(bytes, align.max(1)) };
-    ladder::climb(shared, id, bytes, |core, fit| {
+    ladder::climb(found.shared(), id, bytes, |core, fit| {
         // SAFETY: the core is locked and the cache came from this thread's table.
-        let cache = unsafe { ladder::checked(lane, key, thread)? };
+        let cache = unsafe { ladder::checked(found.0, key, thread)? };
         core.misses += 1;
         if core.fuse.is_blown() {
             return Err(Refusal::Driver(super::loss::lost_call(Call::StreamCheck)));
@@ -202,22 +219,24 @@ pub fn dealloc(pool: u64, address: usize, stream: u64) -> Status {
             Err(e) if e.status() == Status::ShutDown => return Ok(()),
             other => other?,
         }
-        match free_anywhere(pool, address, stream) {
-            // What it was is gone; nothing can be done with the address any more.
-            Err(e) if matches!(e.status(), Status::ContextLost | Status::ShutDown) => Ok(()),
-            other => other,
-        }
+        free_anywhere(pool, address, stream).or_else(forgive_lost)
     })
 }
 
+/// What lay in a lost context, or with a driver that is shut down, is gone; nothing can be done
+/// with the address any more.
+#[cold]
+fn forgive_lost(error: Error) -> Result<()> {
+    let gone = matches!(error.status(), Status::ContextLost | Status::ShutDown);
+    if gone { Ok(()) } else { Err(error) }
+}
+
+#[inline(always)]
 fn free_anywhere(pool: u64, address: usize, stream: u64) -> Result<()> {
     // A free makes no default pool: the block may be another's, or nobody's.
     if pool != 0 || devices::default_made().is_some() {
         match find(pool, stream) {
-            // SAFETY: lane caches are never unmapped; these fields of a live one do not change.
-            Ok(found)
-                if unsafe { address.wrapping_sub((*found.lane).base) < (*found.lane).len } =>
-            {
+            Ok(found) if found.covers(address) => {
                 return free_block(pool, found, address, stream);
             }
             Ok(_) => {}
@@ -228,14 +247,6 @@ fn free_anywhere(pool: u64, address: usize, stream: u64) -> Result<()> {
     }
     let pool = owning_pool(pool, address)?;
     free_block(pool, find(pool, stream)?, address, stream)
-}
-
-/// This thread's cache, its cache for a lane, the pool, the lane's key.
-struct Found {
-    thread: *mut ThreadCache,
-    lane: *mut LaneCache,
-    shared: &'static Shared,
-    key: u64,
 }
 
 /// The handle of the pool to free into: as given, or found by address for the default.
@@ -255,7 +266,7 @@ fn owning_pool(pool: u64, address: usize) -> Result<u64> {
 
 fn free_block(pool: u64, mut found: Found, address: usize, stream: u64) -> Result<()> {
     for _ in 0..LOOKS {
-        if free_into(&found, address, stream)? {
+        if free_into(found, address, stream)? {
             return Ok(());
         }
         found = find_miss(pool, stream)?;
@@ -265,8 +276,8 @@ fn free_block(pool: u64, mut found: Found, address: usize, stream: u64) -> Resul
 
 /// False: the cache is another's by now; nothing was freed.
 #[inline(always)]
-fn free_into(found: &Found, address: usize, stream: u64) -> Result<bool> {
-    let &Found { thread, lane, shared, key } = found;
+fn free_into(found: Found, address: usize, stream: u64) -> Result<bool> {
+    let (thread, shared, key) = (cache::current(), found.shared(), found.key());
     let id = key_pool(key, stream);
     let mut mode = if stream == SYNC_STREAM { shared.free_mode() } else { FreeMode::Deferred };
     if mode == FreeMode::Sync {
@@ -276,20 +287,23 @@ fn free_into(found: &Found, address: usize, stream: u64) -> Result<bool> {
             mode = FreeMode::Deferred;
         }
     }
-    shared.with_core(id, |core| {
-        // SAFETY: the core is locked and the cache came from this thread's table.
-        let Ok(cache) = (unsafe { ladder::checked(lane, key, thread) }) else {
-            return Ok(false);
-        };
-        if core.settings.debug.streams {
-            match core.check_lane(cache.id as LaneId) {
-                Ok(()) => {}
-                Err(Refusal::Capturing(stream)) => return Err(super::capture::undeclared(stream)),
-                Err(_) => return Err(super::core::unknown_stream(stream)),
-            }
+    let mut guard = shared.core.lock();
+    let Some(core) = shared.open_core(&mut guard, id) else {
+        return Err(super::invalid_pool());
+    };
+    // SAFETY: the core is locked and the cache came from this thread's table.
+    let Ok(cache) = (unsafe { ladder::checked(found.0, key, thread) }) else {
+        return Ok(false);
+    };
+    if core.settings.debug.streams {
+        match core.check_lane(cache.id as LaneId) {
+            Ok(()) => {}
+            Err(Refusal::Capturing(stream)) => return Err(super::capture::undeclared(stream)),
+            Err(_) => return Err(super::core::unknown_stream(stream)),
         }
-        core.free_at(cache, address, mode).map(|()| true)
-    })?
+    }
+    core.free_at(cache, address, mode)?;
+    Ok(true)
 }
 
 /// What lies at an address.
@@ -318,12 +332,10 @@ pub enum Located {
 
 impl Core {
     /// The live block that begins at `address`, or the error that says what is wrong.
+    #[inline(always)]
     pub fn locate(&self, address: usize) -> Result<Located> {
         let Some((quantum, inside)) = self.quantum(address) else {
-            return Err(Error::new(
-                Status::NotOwned,
-                format!("address {address:#x} is not this pool's memory"),
-            ));
+            return Err(foreign(address));
         };
         match self.marks.get(quantum) {
             Descriptor::Slab { marks, lane, index, class } => {
@@ -428,7 +440,7 @@ impl Core {
         if cache.open >= cache.open_max || open_bytes >= cache.open_bytes_max {
             self.turn(cache, true);
         }
-        cache.push_open(round, bytes);
+        cache.push_open(class, round);
     }
 
     /// Records a fence behind freed extents when enough has gathered, where it is of use:
@@ -468,6 +480,11 @@ impl Core {
         }
         side
     }
+}
+
+#[cold]
+fn foreign(address: usize) -> Error {
+    Error::new(Status::NotOwned, format!("address {address:#x} is not this pool's memory"))
 }
 
 #[cold]

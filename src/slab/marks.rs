@@ -1,15 +1,20 @@
 //! What the hot path reads about an address: descriptors and live marks.
 //!
-//! Owns [`Marks`]: one 8-byte descriptor a quantum and one byte a slot, out of band (the
-//! memory itself may not be readable by the CPU), and the allocator of mark ranges. A mark of 0
+//! Owns [`Marks`]: one 4-byte descriptor a quantum and one byte a slot, out of band (the
+//! memory itself may not be readable by the CPU); 4 bytes a line of 128 marks that say the class
+//! and lane of the line's slab, for slow paths; and the allocator of mark ranges. A mark of 0
 //! says not live; otherwise it is the block's tag, with [`SPECIAL`] set when a free must look
 //! further (recorded uses, pins, debug records).
 //!
 //! Promises: ranges of marks start at multiples of 128 and have at least one spare mark that
 //! stays 0; descriptors of quanta that begin no known block are 0.
+//!
+//! Limits: 2^26 marks, thus 2^26 slots live at once in a pool (16 GiB of the smallest, 256 B);
+//! and 2^26 extents.
 
+use super::class::CLASS_END;
 use crate::base::raw::Table;
-use crate::base::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use crate::base::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use crate::stream::LaneId;
 
 /// Set in a mark when the block has entries in the pool's side table.
@@ -38,60 +43,42 @@ pub enum Descriptor {
     },
 }
 
-/// Set in a slab's descriptor word when its memory belongs to a graph capture: frees of other
-/// lanes must look further.
-pub const CAPTIVE: u64 = 1 << 51;
+// A descriptor word: class or code (6 bits), quantum in the slab (7), line of marks (19); an
+// extent's has its node above the code.
+const CODE_BITS: u32 = 6;
+const INDEX_BITS: u32 = 7;
+const LINE_SHIFT: u32 = CODE_BITS + INDEX_BITS;
 
-const KIND_SHIFT: u32 = 62;
-const CLASS_SHIFT: u32 = 52;
-const INDEX_SHIFT: u32 = 44;
-const LANE_SHIFT: u32 = 32;
+/// In a class's place: a slab whose memory belongs to a graph capture.
+const CAPTIVE: u32 = 61;
+/// In a class's place: an extent begins here.
+const EXTENT: u32 = 62;
 
-/// The class in a descriptor word; 0 when it is no slab's.
+const _: () = assert!(CLASS_END as u32 <= CAPTIVE);
+
+/// Marks that share a line of the tables.
+const LINE: u32 = 128;
+
+/// Marks that a pool may have.
+const MARKS_MAX: usize = (LINE as usize) << (32 - LINE_SHIFT);
+
+/// A descriptor of a slab: its first mark.
 #[inline(always)]
-pub fn word_class(word: u64) -> usize {
-    ((word >> CLASS_SHIFT) & 63) as usize
+pub fn word_marks(word: u32) -> u32 {
+    (word >> LINE_SHIFT) * LINE
 }
 
-/// The quantum-in-slab in a descriptor word.
+/// A descriptor of a slab: which of its quanta.
 #[inline(always)]
-pub fn word_index(word: u64) -> u32 {
-    ((word >> INDEX_SHIFT) & 127) as u32
+pub fn word_index(word: u32) -> u32 {
+    (word >> CODE_BITS) & ((1 << INDEX_BITS) - 1)
 }
 
-/// The lane in a descriptor word.
+/// The class in a descriptor; `None` when the hot path must look further.
 #[inline(always)]
-pub fn word_lane(word: u64) -> u32 {
-    ((word >> LANE_SHIFT) & 4095) as u32
-}
-
-impl Descriptor {
-    fn word(self) -> u64 {
-        match self {
-            Descriptor::None => 0,
-            Descriptor::Slab { marks, lane, index, class } => {
-                u64::from(marks)
-                    | u64::from(lane) << LANE_SHIFT
-                    | u64::from(index) << INDEX_SHIFT
-                    | (class as u64) << CLASS_SHIFT
-                    | 1 << KIND_SHIFT
-            }
-            Descriptor::Extent { node } => u64::from(node) | 2 << KIND_SHIFT,
-        }
-    }
-
-    fn from_word(word: u64) -> Descriptor {
-        match word >> KIND_SHIFT {
-            1 => Descriptor::Slab {
-                marks: word as u32,
-                lane: word_lane(word) as LaneId,
-                index: word_index(word),
-                class: word_class(word),
-            },
-            2 => Descriptor::Extent { node: word as u32 },
-            _ => Descriptor::None,
-        }
-    }
+pub fn word_class(word: u32) -> Option<usize> {
+    let code = word & ((1 << CODE_BITS) - 1);
+    if code.wrapping_sub(1) < CLASS_END as u32 - 1 { Some(code as usize) } else { None }
 }
 
 /// Mark ranges are powers of two from 128 to 16384.
@@ -101,7 +88,8 @@ const RANGE_KINDS: usize = 8;
 /// Descriptors and marks of one pool.
 #[derive(Debug)]
 pub struct Marks {
-    descriptors: Table<AtomicU64>,
+    descriptors: Table<AtomicU32>,
+    lines: Table<AtomicU32>,
     marks: Table<AtomicU8>,
     top: usize,
     spare: [Vec<u32>; RANGE_KINDS],
@@ -110,10 +98,12 @@ pub struct Marks {
 impl Marks {
     /// Tables for `quanta` quanta of address space. `None`: no address space for them.
     pub fn new(quanta: usize) -> Option<Marks> {
+        // One mark for each 256 B, doubled because ranges are rounded up.
+        let marks = quanta.checked_mul(LINE as usize)?.min(MARKS_MAX);
         Some(Marks {
             descriptors: Table::new(quanta)?,
-            // One mark for each 256 B, doubled because ranges are rounded up.
-            marks: Table::new(quanta.checked_mul(128)?)?,
+            lines: Table::new(marks / LINE as usize)?,
+            marks: Table::new(marks)?,
             top: 0,
             spare: Default::default(),
         })
@@ -125,23 +115,68 @@ impl Marks {
     }
 
     /// The tables' addresses, for the hot path: descriptors, marks.
-    pub fn pointers(&self) -> (*const AtomicU64, *const AtomicU8) {
+    pub fn pointers(&self) -> (*const AtomicU32, *const AtomicU8) {
         (self.descriptors.as_ptr(), self.marks.as_ptr())
     }
 
     /// What lies at a quantum.
     pub fn get(&self, quantum: u32) -> Descriptor {
-        Descriptor::from_word(self.descriptors.at(quantum as usize).load(Ordering::Acquire))
+        let word = self.descriptors.at(quantum as usize).load(Ordering::Acquire);
+        match word & ((1 << CODE_BITS) - 1) {
+            0 => Descriptor::None,
+            EXTENT => Descriptor::Extent { node: word >> CODE_BITS },
+            _ => {
+                let marks = word_marks(word);
+                let line = self.lines.at((marks / LINE) as usize).load(Ordering::Acquire);
+                let (lane, class) = ((line >> CODE_BITS) as LaneId, (line & 63) as usize);
+                Descriptor::Slab { marks, lane, index: word_index(word), class }
+            }
+        }
     }
 
-    /// Says what lies at a quantum.
+    /// Says what lies at a quantum. All quanta of a slab have the lane that was given last.
     pub fn set(&self, quantum: u32, descriptor: Descriptor) {
-        self.descriptors.at(quantum as usize).store(descriptor.word(), Ordering::Release);
+        let word = match descriptor {
+            Descriptor::None => 0,
+            Descriptor::Slab { marks, lane, index, class } => {
+                debug_assert!(marks.is_multiple_of(LINE) && index < 1 << INDEX_BITS);
+                let line = class as u32 | u32::from(lane) << CODE_BITS;
+                self.lines.at((marks / LINE) as usize).store(line, Ordering::Release);
+                class as u32 | index << CODE_BITS | (marks / LINE) << LINE_SHIFT
+            }
+            Descriptor::Extent { node } => {
+                debug_assert!(node < 1 << (32 - CODE_BITS));
+                EXTENT | node << CODE_BITS
+            }
+        };
+        self.descriptors.at(quantum as usize).store(word, Ordering::Release);
     }
 
-    /// Says that the slab at a quantum belongs to a capture, until its descriptor is set again.
+    /// Says that a slab lies at `quanta` from `off`.
+    pub fn set_slab(&self, (off, quanta): (u32, u32), marks: u32, lane: LaneId, class: usize) {
+        self.set(off, Descriptor::Slab { marks, lane, index: 0, class });
+        let mut word = self.descriptors.at(off as usize).load(Ordering::Relaxed);
+        for quantum in off + 1..off + quanta {
+            word += 1 << CODE_BITS;
+            self.descriptors.at(quantum as usize).store(word, Ordering::Release);
+        }
+    }
+
+    /// Says that nothing known begins at `quanta` from `off`.
+    pub fn clear(&self, (off, quanta): (u32, u32)) {
+        for quantum in off..off + quanta {
+            self.descriptors.at(quantum as usize).store(0, Ordering::Release);
+        }
+    }
+
+    /// Says that a slab's quantum belongs to a capture, until its descriptor is set again: the
+    /// hot path keeps off it.
     pub fn hold(&self, quantum: u32) {
-        self.descriptors.at(quantum as usize).fetch_or(CAPTIVE, Ordering::Release);
+        let descriptor = self.descriptors.at(quantum as usize);
+        let word = descriptor.load(Ordering::Acquire);
+        if word_class(word).is_some() {
+            descriptor.store(word & !((1 << CODE_BITS) - 1) | CAPTIVE, Ordering::Release);
+        }
     }
 
     /// The mark at an index.
@@ -185,15 +220,49 @@ mod tests {
     fn descriptors_read_as_written() {
         let marks = Marks::new(4).expect("address space");
         assert_eq!(marks.get(3), Descriptor::None);
-        let slab = Descriptor::Slab { marks: u32::MAX, lane: 4095, index: 127, class: 60 };
-        let extent = Descriptor::Extent { node: u32::MAX };
+        let last = MARKS_MAX as u32 - LINE;
+        let marks = Marks { lines: Table::new(1 << 19).expect("address space"), ..marks };
+        let slab = Descriptor::Slab { marks: last, lane: 4095, index: 127, class: 60 };
+        let extent = Descriptor::Extent { node: (1 << 26) - 1 };
         for descriptor in [slab, extent, Descriptor::None] {
             marks.set(2, descriptor);
             assert_eq!(marks.get(2), descriptor);
             assert_eq!((marks.get(1), marks.get(3)), (Descriptor::None, Descriptor::None));
         }
-        let word = slab.word();
-        assert_eq!((word_class(word), word_index(word), word_lane(word)), (60, 127, 4095));
-        assert_eq!(word_class(extent.word()), 0, "an extent has no class");
+        let word = |quantum| marks.descriptors.at(quantum).load(Ordering::Relaxed);
+        marks.set(2, slab);
+        assert_eq!(word_class(word(2)), Some(60));
+        assert_eq!((word_marks(word(2)), word_index(word(2))), (last, 127));
+        marks.set(3, extent);
+        assert_eq!((word_class(word(3)), word_class(0)), (None, None), "no slab, no class");
+    }
+
+    #[test]
+    fn a_slab_is_set_as_its_quanta_one_by_one() {
+        let marks = Marks::new(130).expect("address space");
+        marks.set_slab((1, 128), 256, 5, 60);
+        for index in 0..128 {
+            let slab = Descriptor::Slab { marks: 256, lane: 5, index, class: 60 };
+            assert_eq!(marks.get(1 + index), slab);
+        }
+        assert_eq!((marks.get(0), marks.get(129)), (Descriptor::None, Descriptor::None));
+        marks.clear((2, 127));
+        assert!(matches!(marks.get(1), Descriptor::Slab { .. }));
+        assert!((2..130).all(|quantum| marks.get(quantum) == Descriptor::None));
+    }
+
+    #[test]
+    fn the_hot_path_keeps_off_a_held_slab() {
+        let marks = Marks::new(4).expect("address space");
+        let slab = Descriptor::Slab { marks: 128, lane: 7, index: 1, class: 9 };
+        let word = || marks.descriptors.at(1).load(Ordering::Relaxed);
+        marks.set(1, slab);
+        marks.hold(1);
+        assert_eq!(word_class(word()), None);
+        assert_eq!(marks.get(1), slab, "it is what it was");
+        marks.hold(2);
+        assert_eq!(marks.get(2), Descriptor::None, "no slab, nothing to hold");
+        marks.set(1, slab);
+        assert_eq!(word_class(word()), Some(9));
     }
 }

@@ -6,7 +6,7 @@
 
 use super::Round;
 use super::class::{CLASS_END, CLASSES, INFO, slot_bytes};
-use super::marks::{Descriptor, Marks};
+use super::marks::Marks;
 use crate::base::units::{MIB, QUANTUM, QUANTUM_SHIFT, UNIT_SHIFT};
 use crate::heap::NodeId;
 use crate::stream::LaneId;
@@ -139,10 +139,7 @@ impl Slabs {
                 (self.slabs.len() - 1) as SlabId
             }
         };
-        for index in 0..quanta {
-            let descriptor = Descriptor::Slab { marks: first_mark, lane, index, class };
-            marks.set(off + index, descriptor);
-        }
+        marks.set_slab((off, quanta), first_mark, lane, class);
         self.by_off.insert(off, id);
         let blocks =
             first_mark as usize / MARK_BLOCK..(first_mark as usize + slots) / MARK_BLOCK + 1;
@@ -220,10 +217,7 @@ impl Slabs {
         let from = std::mem::replace(&mut slab.lane, to);
         let (off, quanta, first_mark) = (slab.off, slab.quanta, slab.marks);
         let (class, free, out) = (slab.class as usize, slab.free, slab.slots - slab.free);
-        for index in 0..quanta {
-            let descriptor = Descriptor::Slab { marks: first_mark, lane: to, index, class };
-            marks.set(off + index, descriptor);
-        }
+        marks.set_slab((off, quanta), first_mark, to, class);
         let old = self.lane_mut(from);
         old.partial[class].remove(&off);
         old.out[class] -= u64::from(out);
@@ -281,9 +275,7 @@ impl Slabs {
         self.spare.push(id);
         self.by_off.remove(&slab.off);
         self.lane_mut(slab.lane).partial[slab.class as usize].remove(&slab.off);
-        for index in 0..slab.quanta {
-            marks.set(slab.off + index, Descriptor::None);
-        }
+        marks.clear((slab.off, slab.quanta));
         marks.give_range(slab.marks, slab.slots as usize);
         self.free_bytes -= u64::from(slab.quanta) << QUANTUM_SHIFT;
         (slab.node, slab.lane)

@@ -33,7 +33,7 @@ pub struct Space {
 
 /// What driver calls the room has made, by kind, and what they moved.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "each counts successful calls or pages of that name")]
+#[allow(missing_docs, reason = "each counts successful calls of that name, a run's one by one")]
 pub struct Calls {
     pub created: u64,
     pub released: u64,
@@ -237,17 +237,18 @@ impl Vmem {
     pub fn map(&mut self, first: u32, len: u32) -> Result<(), MapFailure> {
         debug_assert!(self.stock.len() >= len as usize, "the caller fills the stock first");
         debug_assert!(!self.mapped[first as usize..][..len as usize].iter().any(Option::is_some));
-        for g in first..first + len {
-            let Some(&page) = self.stock.last() else { unreachable!("checked above") };
-            match self.driver.map(self.address(g), self.granule, page) {
-                Ok(()) => {
-                    self.stock.pop();
-                    self.mapped[g as usize] = Some(page);
-                    self.mapped_pages += 1;
-                    self.calls.maps += 1;
-                }
-                Err(error) => return Err(self.undo(first, g - first, error)),
-            }
+        let from = self.stock.len() - len as usize;
+        let pages = &self.stock[from..];
+        let mapped = self.driver.map_run(self.address(first), self.granule, pages);
+        let done = mapped.as_ref().map_or_else(|&(done, _)| done as u32, |()| len);
+        debug_assert!(done <= len, "a run ends with its pages");
+        for (g, page) in (first..).zip(self.stock.drain(from..from + done as usize)) {
+            self.mapped[g as usize] = Some(page);
+        }
+        self.mapped_pages += done as usize;
+        self.calls.maps += u64::from(done);
+        if let Err((_, error)) = mapped {
+            return Err(self.undo(first, done, error));
         }
         match self.driver.set_access(self.address(first), len as usize * self.granule, &self.peers)
         {

@@ -14,7 +14,7 @@ use std::thread;
 use forebay::driver::faulty::FaultyDriver;
 use forebay::driver::host::{HostDriver, HostOptions};
 use forebay::driver::segments::SegmentDriver;
-use forebay::driver::{Code, Driver, DriverResult, Scope, StreamHandle};
+use forebay::driver::{Code, Driver, DriverResult, PageHandle, Scope, StreamHandle};
 
 const DEVICE_BYTES: usize = 64 << 20;
 
@@ -185,6 +185,78 @@ fn a_failed_call_changes_nothing_and_may_be_repeated() {
         driver.map(base, granule, page).expect("free now");
         driver.release(page).expect("ours");
         close(driver, base, 2);
+    });
+}
+
+#[test]
+fn a_run_of_maps_puts_each_page_where_a_map_would() {
+    on_every_backend(|driver| {
+        const PAGES: usize = 6;
+        let granule = driver.device().granularity;
+        let base = driver.reserve(2 * PAGES * granule).expect("address space");
+        let pages: Vec<_> = (0..PAGES).map(|_| driver.create(granule).expect("memory")).collect();
+        driver.map_run(base, granule, &pages).expect("free");
+        driver.set_access(base, PAGES * granule, &[]).expect("mapped");
+        for i in 0..PAGES {
+            driver.fill(base + i * granule, 1 + i as u8, granule, StreamHandle(0)).expect("queued");
+        }
+        driver.stream_synchronize(StreamHandle(0)).expect("always there");
+        driver.unmap(base, PAGES * granule).expect("whole mappings");
+        // In rows of one, two and three pages that were made one after another.
+        let order = [4, 0, 1, 5, 2, 3];
+        let moved: Vec<_> = order.iter().map(|&i| pages[i]).collect();
+        let high = base + PAGES * granule;
+        driver.map_run(high, granule, &moved).expect("free");
+        driver.set_access(high, PAGES * granule, &[]).expect("mapped");
+        for (place, &i) in order.iter().enumerate() {
+            let at = high + place * granule;
+            if driver.backed_reservations().is_none() {
+                let seen = (read(driver, at), read(driver, at + granule - 1));
+                assert_eq!(seen, (1 + i as u8, 1 + i as u8), "{place}");
+            }
+        }
+        driver.map_run(base, granule, &[]).expect("nothing to do");
+        driver.unmap(high, PAGES * granule).expect("whole mappings");
+        pages.into_iter().for_each(|page| driver.release(page).expect("ours"));
+        driver.unreserve(base, 2 * PAGES * granule).expect("empty");
+    });
+}
+
+#[test]
+fn a_run_of_maps_stops_at_the_first_page_that_fails() {
+    on_every_backend(|driver| {
+        let granule = driver.device().granularity;
+        let base = driver.reserve(6 * granule).expect("address space");
+        let mut pages: Vec<_> = (0..6).map(|_| driver.create(granule).expect("memory")).collect();
+        let long = driver.create(2 * granule).expect("memory");
+        let failed = |at: usize, pages: &[PageHandle], expected: (usize, Code)| {
+            let (done, error) = driver.map_run(at, granule, pages).expect_err("not the whole run");
+            assert_eq!((done, error.code), expected);
+            // What is said to be mapped is, and no more.
+            if done > 0 {
+                driver.unmap(at, done * granule).expect("whole mappings");
+            }
+            assert!(driver.unmap(at + done * granule, granule).is_err());
+        };
+        let (invalid, handle) = (Code::InvalidValue, Code::InvalidHandle);
+        failed(base + 2 * granule, &pages, (4, invalid));
+        failed(base + 1, &pages, (0, invalid));
+        failed(base + 6 * granule, &pages, (0, invalid));
+        let gone = pages.remove(3);
+        driver.release(gone).expect("ours");
+        // CUDA maps the beginning of a longer page.
+        if tells_stale_handles(driver) {
+            failed(base, &[pages[0], pages[1], long, pages[2]], (2, invalid));
+            failed(base, &[pages[0], PageHandle(u64::MAX), pages[1]], (1, handle));
+            failed(base, &[pages[0], pages[1], pages[2], gone, pages[3]], (3, handle));
+        }
+        driver.map(base + 3 * granule, granule, pages[4]).expect("free");
+        let (done, error) = driver.map_run(base, granule, &pages[..4]).expect_err("one is taken");
+        assert_eq!((done, error.code), (3, invalid));
+        driver.unmap(base, 4 * granule).expect("three of the run and the one before");
+        pages.push(long);
+        pages.into_iter().for_each(|page| driver.release(page).expect("ours"));
+        driver.unreserve(base, 6 * granule).expect("empty");
     });
 }
 

@@ -63,6 +63,31 @@ fn default_codes_are_what_the_pool_acts_on() {
 }
 
 #[test]
+fn each_page_of_a_run_is_a_call() {
+    let driver = faulty();
+    let pages: Vec<PageHandle> = (0..5).map(|_| driver.create(GRANULE).expect("memory")).collect();
+    let base = driver.reserve(5 * GRANULE).expect("address space");
+    driver.map_run(base, GRANULE, &pages).expect("free");
+    assert_eq!(driver.count(Call::Map), 5);
+    // Occupied: the first page is tried, and no other.
+    assert_eq!(driver.map_run(base, GRANULE, &pages).map_err(|(done, _)| done), Err(0));
+    assert_eq!(driver.count(Call::Map), 6);
+    driver.unmap(base, 5 * GRANULE).expect("mapped");
+    driver.fail(Fault::once(CallSet::of(&[Call::Map]), 3).with_code(Code::Other(7)));
+    driver.start_journal(9);
+    let error = DriverError { call: Call::Map, code: Code::Other(7) };
+    assert_eq!(driver.map_run(base, GRANULE, &pages), Err((2, error)));
+    assert_eq!((driver.count(Call::Map), driver.injected()), (9, 1));
+    assert_eq!(driver.inner().census().mappings, 2);
+    let at = |i: usize| (base + i * GRANULE) as u64;
+    let seen: Vec<_> = driver.stop_journal().iter().map(|e| (e.args[0], e.result)).collect();
+    assert_eq!(seen, [(at(0), Ok(0)), (at(1), Ok(0)), (at(2), Err(Code::Other(7)))]);
+    // The fault is spent: the rest, page by page still, since the script is there.
+    driver.map_run(base + 2 * GRANULE, GRANULE, &pages[2..]).expect("free");
+    assert_eq!(driver.count(Call::Map), 12);
+}
+
+#[test]
 fn the_first_of_several_faults_decides() {
     let driver = faulty();
     driver.fail(Fault::once(CallSet::of(&[Call::Create]), 2).with_code(Code::Other(1)));

@@ -227,32 +227,71 @@ impl Memory {
     }
 
     pub(super) fn map(&self, address: usize, bytes: usize, page: PageHandle) -> DriverResult<()> {
-        let call = Call::Map;
-        let end = self.end_of(call, address, bytes)?;
+        self.map_run(address, bytes, &[page]).map_err(|(_, error)| error)
+    }
+
+    pub(super) fn map_run(
+        &self,
+        address: usize,
+        page_bytes: usize,
+        pages: &[PageHandle],
+    ) -> Result<(), (usize, DriverError)> {
         let mut tables = self.tables();
-        let (file, offset) = match tables.pages.get(&page.0) {
+        let mut done = 0;
+        while done < pages.len() {
+            let at = address.wrapping_add(done.wrapping_mul(page_bytes));
+            let row = self.row(&tables, at, page_bytes, &pages[done..]);
+            let (count, offset) = row.map_err(|error| (done, error))?;
+            let source = tables.pages.get(&pages[done].0).and_then(|page| page.source.as_ref());
+            let file = source.unwrap_or(&self.file);
+            // SAFETY: `row` has found that the range lies in one reservation of ours and that
+            // nothing is mapped in it; the lock keeps it so.
+            unsafe { sys::map_file(at, count * page_bytes, file, offset) }
+                .map_err(|errno| (done, mapping_error(Call::Map, errno)))?;
+            tables.add_mappings(at, page_bytes, &pages[done..][..count]);
+            done += count;
+        }
+        Ok(())
+    }
+
+    /// How many of the first of `pages` can be mapped at `address` by one system call, at
+    /// least one, and where they lie in the file; or why not even the first can be mapped.
+    fn row(
+        &self,
+        tables: &Tables,
+        address: usize,
+        page_bytes: usize,
+        pages: &[PageHandle],
+    ) -> DriverResult<(usize, usize)> {
+        let call = Call::Map;
+        let end = self.end_of(call, address, page_bytes)?;
+        let offset = match tables.pages.get(&pages[0].0) {
             Some(found) if found.released => return fail(call, Code::InvalidHandle),
-            Some(found) if found.bytes == bytes => {
-                (found.source.as_ref().unwrap_or(&self.file), found.offset)
-            }
+            Some(found) if found.bytes == page_bytes => found.offset,
             Some(_) => return fail(call, Code::InvalidValue),
             None => return fail(call, Code::InvalidHandle),
         };
-        if !tables.is_reserved(address, end) || tables.is_mapped_in(address, end) {
+        let free_end = tables.free_end(address);
+        if free_end < end {
             return fail(call, Code::InvalidValue);
         }
-        if self.mapping_budget.is_some_and(|budget| tables.mappings.len() >= budget) {
+        let budget = self
+            .mapping_budget
+            .map_or(usize::MAX, |most| most.saturating_sub(tables.mappings.len()));
+        if budget == 0 {
             return fail(call, Code::MappingLimit);
         }
-        // SAFETY: the range lies in one reservation of ours and nothing is mapped in it.
-        unsafe { sys::map_file(address, bytes, file, offset) }
-            .map_err(|errno| mapping_error(call, errno))?;
-        let peers = Arc::default();
-        tables.mappings.insert(address, Mapping { bytes, page: page.0, locked: false, peers });
-        if let Some(found) = tables.pages.get_mut(&page.0) {
-            found.mappings += 1;
-        }
-        Ok(())
+        let most = budget.min((free_end - address) / page_bytes);
+        let imported = tables.pages.get(&pages[0].0).is_some_and(|page| page.source.is_some());
+        let beside = |&(ahead, page): &(usize, &PageHandle)| {
+            tables.pages.get(&page.0).is_some_and(|found| {
+                let at = offset + ahead * page_bytes;
+                let alike = found.bytes == page_bytes && !found.released;
+                alike && found.offset == at && found.source.is_none() && !imported
+            })
+        };
+        let more = pages.iter().enumerate().take(most).skip(1).take_while(beside).count();
+        Ok((1 + more, offset))
     }
 
     pub(super) fn unmap(&self, address: usize, bytes: usize) -> DriverResult<()> {
@@ -429,14 +468,17 @@ impl Tables {
         self.page_bytes + self.plain_bytes
     }
 
-    fn is_reserved(&self, address: usize, end: usize) -> bool {
+    /// The end of the reserved addresses from `address` up in which nothing is mapped; at most
+    /// `address` when that is mapped or not reserved.
+    fn free_end(&self, address: usize) -> usize {
         let below = self.reservations.range(..=address).next_back();
-        below.is_some_and(|(&start, reservation)| end <= start + reservation.bytes)
-    }
-
-    fn is_mapped_in(&self, address: usize, end: usize) -> bool {
-        let last = self.mappings.range(..end).next_back();
-        last.is_some_and(|(&start, mapping)| start + mapping.bytes > address)
+        let reserved = below.map_or(0, |(&start, reservation)| start + reservation.bytes);
+        let below = self.mappings.range(..=address).next_back();
+        if below.is_some_and(|(&start, mapping)| start + mapping.bytes > address) {
+            return address;
+        }
+        let above = self.mappings.range(address..).next();
+        above.map_or(reserved, |(&start, _)| start.min(reserved))
     }
 
     /// Whether the range is one or more adjacent mappings, whole and without a gap.
@@ -449,6 +491,18 @@ impl Tables {
             at += mapping.bytes;
         }
         at == end
+    }
+
+    /// Notes pages of `bytes` each as mapped side by side from `address` up.
+    fn add_mappings(&mut self, address: usize, bytes: usize, pages: &[PageHandle]) {
+        for (i, page) in pages.iter().enumerate() {
+            let peers = Arc::default();
+            let mapping = Mapping { bytes, page: page.0, locked: false, peers };
+            self.mappings.insert(address + i * bytes, mapping);
+            if let Some(found) = self.pages.get_mut(&page.0) {
+                found.mappings += 1;
+            }
+        }
     }
 
     fn mark_locked(&mut self, address: usize, end: usize, locked: bool) {

@@ -304,6 +304,17 @@ impl Driver for HostDriver {
         self.memory.map(address, bytes, page)
     }
 
+    /// One system call for each row of pages that lie side by side in the memory file, as
+    /// those do that were created one after another.
+    fn map_run(
+        &self,
+        address: usize,
+        page_bytes: usize,
+        pages: &[PageHandle],
+    ) -> Result<(), (usize, DriverError)> {
+        self.memory.map_run(address, page_bytes, pages)
+    }
+
     fn unmap(&self, address: usize, bytes: usize) -> DriverResult<()> {
         self.memory.unmap(address, bytes)
     }

@@ -2,7 +2,7 @@
 
 use super::scenarios::{GRANULE, LARGE_DEVICE, checkerboard, open_with_streams};
 use super::{Scenario, Stage};
-use forebay::driver::{Call, Driver};
+use forebay::driver::Call;
 use forebay::error::{Error, Status};
 use forebay::pool::capture;
 use forebay::pool::share::close_export;
