@@ -15,6 +15,9 @@
 //! peers and exported pages are not supported. Cost: one lock and a step in an ordered map a
 //! memory call; a plain allocation a segment.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -37,13 +37,20 @@ pub(super) fn new_core(driver: Arc<dyn Driver>, settings: Settings) -> Result<Co
     let fuse = Arc::new(Fuse::new(driver));
     let driver: Arc<dyn Driver> = Arc::clone(&fuse) as Arc<dyn Driver>;
     let mut vmem = Vmem::new(Arc::clone(&driver));
+    let covered = first_space(&*driver, &mut vmem, settings.limit)?;
+    core_over(fuse, vmem, &device, settings, covered)
+}
+
+/// Makes the first reservation; answers how many bytes of addresses the pool's tables are to cover.
+fn first_space(driver: &dyn Driver, vmem: &mut Vmem, limit: u64) -> Result<usize> {
+    let granule = vmem.granule();
     // By the device, not the limit: the limit may be raised later.
-    let size = device.total_bytes.max(granule);
+    let size = driver.device().total_bytes.max(granule);
     let wanted = (size.saturating_mul(2)).clamp(granule, FIRST_MAX).next_multiple_of(granule);
     let backed = driver.backed_reservations();
     let first = match backed {
         // It costs memory: no more than the pool may hold.
-        Some(segment) => segment.min(settings.limit as usize / granule * granule).max(granule),
+        Some(segment) => segment.min(limit as usize / granule * granule).max(granule),
         None => wanted,
     };
     let space = vmem.add_space(first, granule).map_err(|e| match e.code {
@@ -53,9 +60,7 @@ pub(super) fn new_core(driver: Arc<dyn Driver>, settings: Settings) -> Result<Co
             Error::new(if backed.is_some() { Status::OutOfMemory } else { Status::Driver }, text)
         }
     })?;
-    // Segments are added one by one, and all of them are to be covered.
-    let covered = if backed.is_some() { wanted } else { space.bytes * 2 };
-    core_over(fuse, vmem, &device, settings, covered)
+    Ok(if backed.is_some() { wanted } else { space.bytes * 2 })
 }
 
 /// A core over a first reservation, with tables for `covered` bytes of addresses.

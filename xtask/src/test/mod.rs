@@ -2,10 +2,12 @@
 //!
 //! Owns the groups, their time budgets, and the closing line. A group over its budget is a
 //! printed warning, never a failure: machines differ. What cannot run here is
-//! printed as skipped by name and not counted as passed. All run on the host backend.
+//! printed as skipped by name and not counted as passed. All run on the host backend, the groups
+//! `sim` and `cuda` on the simulated driver.
 
 mod c;
 mod cargo;
+mod cuda;
 mod library;
 pub mod sim;
 
@@ -15,7 +17,7 @@ use crate::report::Tally;
 use std::time::Instant;
 
 /// The command's form.
-pub const USAGE: &str = "test [unit|rust|model|sim|c|cli] [--full]";
+pub const USAGE: &str = "test [unit|rust|model|sim|cuda|c|cli] [--full]";
 
 /// What the groups are told.
 #[derive(Clone, Copy)]
@@ -36,6 +38,7 @@ const GROUPS: &[Group] = &[
     Group { name: "rust", budget: 600, run: cargo::integration },
     Group { name: "model", budget: 300, run: cargo::model },
     Group { name: "sim", budget: 240, run: sim::run },
+    Group { name: "cuda", budget: 420, run: cuda::run },
     Group { name: "c", budget: 420, run: c::run },
     Group { name: "cli", budget: 180, run: cargo::cli },
 ];
