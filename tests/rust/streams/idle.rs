@@ -1,6 +1,6 @@
 //! Many streams, each used for a while and then idle: what they keep, and that it comes back.
 
-use crate::common::{self, Rng};
+use crate::common::{self, Random};
 use forebay::driver::host::{HostDriver, HostOptions};
 use forebay::driver::{Driver, StreamHandle};
 use forebay::pool::Pool;
@@ -24,13 +24,13 @@ fn use_stream(
     pool: &Pool,
     driver: &HostDriver,
     stream: u64,
-    rng: &mut Rng,
+    rng: &mut Random,
     most: usize,
     kept: usize,
 ) {
     let mut live = Vec::new();
     for _ in 0..100 {
-        let bytes = rng.size(256, most);
+        let bytes = rng.size_between(256, most);
         let block = pool.alloc(bytes, stream).expect("fits");
         driver.fill(block, 1, bytes, StreamHandle(stream)).expect("a live stream");
         live.push(block);
@@ -53,7 +53,7 @@ fn stranded(pool: &Pool, driver: &HostDriver) -> u64 {
 }
 
 fn idle_streams(seed: u64, most: usize, kept: usize) {
-    let mut rng = Rng(common::seed(seed));
+    let mut rng = Random(common::seed(seed));
     println!("seed {}", rng.0);
     let (driver, pool, streams) = pool();
     for &stream in &streams {
@@ -80,7 +80,7 @@ fn idle_streams_keep_little_and_give_it_back_under_pressure() {
 /// The same streams in turn, many times: what they keep does not grow.
 #[test]
 fn streams_used_again_and_again_keep_no_more() {
-    let mut rng = Rng(common::seed(8));
+    let mut rng = Random(common::seed(8));
     println!("seed {}", rng.0);
     let (driver, pool, streams) = pool();
     let mut most = 0;
