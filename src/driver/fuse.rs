@@ -129,22 +129,6 @@ impl Driver for Fuse {
         !self.is_blown() && self.inner.can_access_peer(device)
     }
 
-    fn map_run(
-        &self,
-        address: usize,
-        page_bytes: usize,
-        pages: &[PageHandle],
-    ) -> Result<(), (usize, DriverError)> {
-        let mut done = 0;
-        self.call(Call::Map, |driver| {
-            driver.map_run(address, page_bytes, pages).map_err(|(count, error)| {
-                done = count;
-                error
-            })
-        })
-        .map_err(|error| (done, error))
-    }
-
     fn stream_capturing(&self, stream: StreamHandle) -> bool {
         !self.is_blown() && self.inner.stream_capturing(stream)
     }
