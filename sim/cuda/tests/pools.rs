@@ -289,3 +289,14 @@ fn a_captured_stream_takes_no_pool_memory_here() {
     assert_eq!(cu!(cuMemAllocAsync(&raw mut at, 16, s)), 801);
     assert_eq!(end(s).0, 0);
 }
+
+#[test]
+fn memory_of_a_pool_can_be_freed_at_once() {
+    let sim = world("");
+    let s = stream(NON_BLOCKING);
+    let at = alloc(4096, s);
+    assert_eq!(wait(s), 0);
+    assert_eq!(cu!(cuMemFree_v2(at)), 0);
+    assert_eq!((sim.live("pool_blocks"), sim.live("pool_allocations")), (0, 0));
+    assert_eq!(wait(s), 0);
+}

@@ -164,7 +164,11 @@ pub extern "C" fn cuMemFree_v2(dptr: CUdeviceptr) -> CUresult {
                         misuse::record("free of memory that another process has open", text);
                     }
                     space.free(dptr)
-                })
+                })?;
+                if matches!(kind, Kind::Pool(_)) {
+                    world.engine.pool_forget(dptr);
+                }
+                Ok(())
             }))
         },
     )
