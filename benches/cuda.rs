@@ -14,8 +14,10 @@ use forebay::config::Config;
 use forebay::driver::{Driver, StreamHandle, cuda as backend};
 use forebay::pool::hot::SYNC_STREAM;
 use forebay::pool::{Pool, Settings, registry};
+use serde_json::Value;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 const MIB: usize = 1 << 20;
@@ -160,24 +162,47 @@ impl Calls {
 
 const OWN_WORK: [&str; 1] = ["cuMemsetD8Async"];
 
+/// What is measured, each in a process of its own: a program begins CUDA once in its life.
+const PARTS: [(&str, fn(usize) -> Vec<Row>); 7] = [
+    ("sync-4KiB", |pairs| sync_lane(4 << 10, pairs)),
+    ("sync-64KiB", |pairs| sync_lane(64 << 10, pairs)),
+    ("hand-over", |pairs| hand_over(MIB, pairs / 10)),
+    ("large", |_| large_blocks()),
+    ("gather", |_| gather(512 * MIB)),
+    ("reservoir", |pairs| reservoir(pairs / 10)),
+    ("idle", |_| idle_streams()),
+];
+
 fn main() {
-    let quick = std::env::args().any(|arg| arg == "--quick");
-    let json = std::env::args().any(|arg| arg == "--json");
-    let mut rows = Vec::new();
+    let mut arguments: Vec<String> = std::env::args().skip(1).collect();
+    let quick = arguments.iter().any(|argument| argument == "--quick");
+    let json = arguments.iter().any(|argument| argument == "--json");
+    arguments.retain(|argument| !argument.starts_with("--"));
     let pairs = if quick { 20_000 } else { 200_000 };
-    for bytes in [4 << 10, 64 << 10] {
-        sync_lane(bytes, pairs, &mut rows);
+    if let Some(&(_, part)) = PARTS.iter().find(|(name, _)| arguments == [*name]) {
+        println!("{}", as_json(&part(pairs)));
+        return;
     }
-    hand_over(MIB, pairs / 10, &mut rows);
-    large_blocks(&mut rows);
-    gather(512 * MIB, &mut rows);
-    reservoir(pairs / 10, &mut rows);
-    idle_streams(&mut rows);
-    print!("{}", if json { as_json(&rows) } else { as_table(&rows) });
+    let rows: Vec<Value> = PARTS.iter().flat_map(|(name, _)| apart(name, quick)).collect();
+    match json {
+        true => println!("{:#}", serde_json::json!({ "rows": rows })),
+        false => print!("{}", as_table(&rows)),
+    }
+}
+
+/// One part's rows, from a process of its own.
+fn apart(part: &str, quick: bool) -> Vec<Value> {
+    let mut command = Command::new(std::env::current_exe().expect("a path"));
+    command.arg(part).args(quick.then_some("--quick")).stderr(Stdio::inherit());
+    command.env(cuda::LIBRARY, cuda::library());
+    let output = command.output().expect("it starts");
+    assert!(output.status.success(), "{part}: {}", output.status);
+    serde_json::from_slice(&output.stdout).expect("rows")
 }
 
 /// Pairs with `cudaFree`'s meaning: calls a thousand frees, and bytes that wait at most.
-fn sync_lane(bytes: usize, pairs: usize, rows: &mut Vec<Row>) {
+fn sync_lane(bytes: usize, pairs: usize) -> Vec<Row> {
+    let mut rows = Vec::new();
     let bench = Bench::new(4 << 30, "schedule = eager", |_| ());
     let pair = || {
         let block = bench.pool.alloc(bytes, SYNC_STREAM).expect("fits");
@@ -202,10 +227,12 @@ fn sync_lane(bytes: usize, pairs: usize, rows: &mut Vec<Row>) {
     let waiting = waiting as f64 / MIB as f64;
     rows.push(row(name("in quarantine at most"), waiting, "MiB", Some(16.0)));
     bench.end();
+    rows
 }
 
 /// Blocks of `bytes` go from stream to stream; the pool is too small to give each its own.
-fn hand_over(bytes: usize, steps: usize, rows: &mut Vec<Row>) {
+fn hand_over(bytes: usize, steps: usize) -> Vec<Row> {
+    let mut rows = Vec::new();
     let bench = Bench::new(256 * MIB, "schedule = late\nseed = 3", |_| ()).with_streams(4);
     let mut live: VecDeque<(usize, u64)> = VecDeque::new();
     let mut step = |i: usize| {
@@ -240,10 +267,12 @@ fn hand_over(bytes: usize, steps: usize, rows: &mut Vec<Row>) {
         bench.pool.dealloc(block, of).expect("live");
     }
     bench.end();
+    rows
 }
 
 /// A block of 16 MiB or more has a fence of its own, at once.
-fn large_blocks(rows: &mut Vec<Row>) {
+fn large_blocks() -> Vec<Row> {
+    let mut rows = Vec::new();
     let bench = Bench::new(256 * MIB, "schedule = late", |_| ()).with_streams(2);
     // Two lanes are in use, or a fence is of use to nobody.
     for &stream in &bench.streams {
@@ -260,10 +289,12 @@ fn large_blocks(rows: &mut Vec<Row>) {
     }
     rows.push(row("large blocks/freed without a fence", unfenced as f64, "of 16", Some(0.0)));
     bench.end();
+    rows
 }
 
 /// `bytes` out of a checkerboard, in modelled time, beside one map and one access a page.
-fn gather(bytes: usize, rows: &mut Vec<Row>) {
+fn gather(bytes: usize) -> Vec<Row> {
+    let mut rows = Vec::new();
     let device = 2 * bytes + 64 * MIB;
     let bench = Bench::new(device, "profile = a100\nschedule = eager", |_| ());
     let blocks: Vec<usize> =
@@ -288,6 +319,7 @@ fn gather(bytes: usize, rows: &mut Vec<Row>) {
         bench.pool.dealloc(block, 0).expect("live");
     }
     bench.end();
+    rows
 }
 
 /// What it costs to map `pages` pages that are there, each with an access call of its own, into
@@ -317,7 +349,8 @@ fn page_by_page(sim: Sim, pages: usize) -> f64 {
 }
 
 /// With the reservoir filled at start, nothing but fences is asked of the driver.
-fn reservoir(steps: usize, rows: &mut Vec<Row>) {
+fn reservoir(steps: usize) -> Vec<Row> {
+    let mut rows = Vec::new();
     let bench = Bench::new(512 * MIB, "schedule = late", |s| s.reserve = 384 * MIB as u64);
     let bench = bench.with_streams(2);
     let mut seed = 11u64;
@@ -349,10 +382,12 @@ fn reservoir(steps: usize, rows: &mut Vec<Row>) {
         bench.pool.dealloc(block, of).expect("live");
     }
     bench.end();
+    rows
 }
 
 /// 64 streams, each used for 100 allocations and then idle: what they keep from others.
-fn idle_streams(rows: &mut Vec<Row>) {
+fn idle_streams() -> Vec<Row> {
+    let mut rows = Vec::new();
     const STREAMS: usize = 64;
     const DEVICE: usize = 1 << 30;
     let bench = Bench::new(DEVICE, "schedule = late", |_| ()).with_streams(STREAMS);
@@ -385,13 +420,17 @@ fn idle_streams(rows: &mut Vec<Row>) {
         bench.pool.dealloc(block, 0).expect("live");
     }
     bench.end();
+    rows
 }
 
-fn as_table(rows: &[Row]) -> String {
+fn as_table(rows: &[Value]) -> String {
     rows.iter().fold(String::new(), |mut text, row| {
-        let target = row.target.map_or(String::new(), |t| format!("<= {t}"));
-        let _ = write!(text, "{:44} {:>12.2} {:8} {target}", row.name, row.value, row.unit);
-        if let Some((peer, theirs)) = row.peer {
+        let target = row["target"].as_f64().map_or(String::new(), |t| format!("<= {t}"));
+        let (name, unit) = (row["name"].as_str(), row["unit"].as_str());
+        let value = row["value"].as_f64().unwrap_or(f64::NAN);
+        let (name, unit) = (name.unwrap_or_default(), unit.unwrap_or_default());
+        let _ = write!(text, "{name:44} {value:>12.2} {unit:8} {target}");
+        for (peer, theirs) in row["peers"].as_object().into_iter().flatten() {
             let _ = write!(text, "  {peer}: {theirs:.2}");
         }
         text.push('\n');
@@ -399,16 +438,13 @@ fn as_table(rows: &[Row]) -> String {
     })
 }
 
-fn as_json(rows: &[Row]) -> String {
-    let rows: Vec<_> = rows
-        .iter()
-        .map(|r| {
-            let peers: BTreeMap<_, _> = r.peer.into_iter().collect();
-            serde_json::json!({
-                "name": r.name, "value": r.value, "unit": r.unit, "target": r.target,
-                "met": r.target.map(|most| r.value <= most), "peers": peers,
-            })
+fn as_json(rows: &[Row]) -> Value {
+    let object = |r: &Row| {
+        let peers: BTreeMap<_, _> = r.peer.into_iter().collect();
+        serde_json::json!({
+            "name": r.name, "value": r.value, "unit": r.unit, "target": r.target,
+            "met": r.target.map(|most| r.value <= most), "peers": peers,
         })
-        .collect();
-    format!("{:#}\n", serde_json::json!({ "rows": rows }))
+    };
+    rows.iter().map(object).collect()
 }

@@ -37,7 +37,7 @@ const GROUPS: &[Group] = &[
     Group { name: "unit", budget: 240, run: cargo::unit },
     Group { name: "rust", budget: 600, run: cargo::integration },
     Group { name: "model", budget: 300, run: cargo::model },
-    Group { name: "sim", budget: 240, run: sim::run },
+    Group { name: "sim", budget: 300, run: sim::run },
     Group { name: "cuda", budget: 420, run: cuda::run },
     Group { name: "c", budget: 420, run: c::run },
     Group { name: "cli", budget: 180, run: cargo::cli },
