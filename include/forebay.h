@@ -107,6 +107,16 @@ typedef int32_t forebay_status;
  */
 #define FOREBAY_ERROR_STALE_POINTER 17
 
+/**
+ * The memory is open to as many other devices as a mapping can be.
+ */
+#define FOREBAY_ERROR_TOO_MANY_PEERS 18
+
+/**
+ * The device's context is gone, and its memory with it: destroy the pool.
+ */
+#define FOREBAY_ERROR_CONTEXT_LOST 19
+
 
 /**
  * The ABI's version: structures and meanings of this header.
@@ -173,11 +183,12 @@ typedef struct forebay_stats {
    */
   uint64_t idle_bytes;
   /**
-   * Pages in stock or stranded.
+   * Pages in stock or stranded, imported memory, and what is freed while an export of it is
+   * open.
    */
   uint64_t other_bytes;
   /**
-   * All that the pool holds of the device.
+   * All that the pool holds of the device, and what it has imported.
    */
   uint64_t mapped_bytes;
   /**
@@ -386,7 +397,42 @@ typedef struct forebay_pool_options {
    * 8 internal_dependencies.
    */
   uint32_t reuse;
+  /**
+   * Most idle bytes that the keeper maps ahead of demand.
+   */
+  uint64_t ahead;
 } forebay_pool_options;
+
+/**
+ * What an export consists of. The exporting process sends it, with the descriptors, to the
+ * importing one.
+ */
+typedef struct forebay_export {
+  /**
+   * sizeof of this structure as the caller knows it; set before the call.
+   */
+  size_t struct_size;
+  /**
+   * The export's number, for forebay_export_close() in the exporting process.
+   */
+  uint64_t id;
+  /**
+   * The memory's length in bytes: count pages.
+   */
+  uint64_t bytes;
+  /**
+   * Bytes of the page behind each descriptor.
+   */
+  uint64_t page_bytes;
+  /**
+   * Where in the first page the memory starts: 0 in this version.
+   */
+  uint64_t offset;
+  /**
+   * How many pages, and descriptors.
+   */
+  uint64_t count;
+} forebay_export;
 
 #ifdef __cplusplus
 extern "C" {
@@ -422,7 +468,8 @@ const char *forebay_last_error(void);
  * @param bytes 0 is fine: FOREBAY_OK and a NULL address, which may be freed.
  * @return FOREBAY_ERROR_INVALID_ARGUMENT (ptr is NULL), FOREBAY_ERROR_OUT_OF_MEMORY (with a report
  * as
- * the last error), FOREBAY_ERROR_NO_DRIVER, FOREBAY_ERROR_FORKED, FOREBAY_ERROR_SHUT_DOWN.
+ * the last error), FOREBAY_ERROR_NO_DRIVER, FOREBAY_ERROR_FORKED, FOREBAY_ERROR_SHUT_DOWN,
+ * FOREBAY_ERROR_CONTEXT_LOST (the device's context is gone, and the pool's memory with it).
  *
  * Thread-safe. Free with forebay_free(). Costs some ten ns when a cached block is at hand.
  *
@@ -438,8 +485,7 @@ forebay_status forebay_malloc(void **ptr, size_t bytes);
  * @param ptr the start of a live block of any pool; NULL is fine.
  * @return FOREBAY_ERROR_NOT_OWNED, FOREBAY_ERROR_DOUBLE_FREE, FOREBAY_ERROR_INTERIOR_POINTER,
  * FOREBAY_ERROR_STALE_POINTER, FOREBAY_ERROR_FORKED; nothing changes then. After
- * forebay_shutdown()
- * always FOREBAY_OK.
+ * forebay_shutdown(), and once the device's context is lost, always FOREBAY_OK.
  *
  * Thread-safe.
  *
@@ -585,7 +631,8 @@ forebay_status forebay_buffers_create(forebay_pool_t pool,
  * Takes a buffer for work on a stream; it may be used by work queued on that stream from now on.
  * Prefers one that the same stream released; another's is taken behind that stream's event.
  *
- * @return FOREBAY_ERROR_OUT_OF_MEMORY when all are out.
+ * @return FOREBAY_ERROR_OUT_OF_MEMORY when all are out; FOREBAY_ERROR_BUSY while the stream
+ * captures a graph.
  *
  * Thread-safe.
  *
@@ -600,7 +647,7 @@ forebay_status forebay_buffers_acquire(forebay_buffers_t buffers,
  * Puts a buffer back, in a stream's order.
  *
  * @return FOREBAY_ERROR_DOUBLE_FREE when it is in already, FOREBAY_ERROR_NOT_OWNED for another
- * address.
+ * address; FOREBAY_ERROR_BUSY while the stream captures a graph: the buffer stays out then.
  *
  * Thread-safe.
  */
@@ -723,7 +770,8 @@ forebay_status forebay_pool_create(forebay_pool_t *pool,
  *
  * @return FOREBAY_ERROR_INVALID_POOL; FOREBAY_ERROR_DRIVER when memory could not be given back:
  * the pool
- * takes no other call then, and this one may be repeated. The default pool cannot be destroyed.
+ * takes no other call then, and this one may be repeated; FOREBAY_ERROR_BUSY while a graph capture
+ * is open on its device. The default pool cannot be destroyed.
  *
  * Thread-safe; no other call on the pool may be under way.
  */
@@ -813,6 +861,90 @@ forebay_status forebay_set_log_callback(void (*callback)(void *ctx,
 forebay_status forebay_shutdown(void);
 
 /**
+ * Gives another device access to all memory of a pool, what is mapped later included. Again for
+ * a device that has it is fine.
+ *
+ * @param device the other device's number; up to 8 may have access.
+ * @return FOREBAY_ERROR_TOO_MANY_PEERS for a ninth, FOREBAY_ERROR_UNSUPPORTED when it does not
+ * exist or cannot reach this device's memory, FOREBAY_ERROR_DRIVER, FOREBAY_ERROR_MAPPING_LIMIT.
+ * Nothing changes then.
+ *
+ * Thread-safe; allocations that need the driver wait meanwhile. Costs a driver call for each row
+ * of mapped memory. (cudaDeviceEnablePeerAccess has no effect on a pool's memory.)
+ */
+forebay_status forebay_pool_enable_peer(forebay_pool_t pool, int32_t device);
+
+/**
+ * Takes another device's access away. The caller knows that no work of its uses the memory.
+ *
+ * @return FOREBAY_ERROR_INVALID_ARGUMENT when it has none; else as forebay_pool_enable_peer().
+ *
+ * Thread-safe.
+ */
+forebay_status forebay_pool_disable_peer(forebay_pool_t pool, int32_t device);
+
+/**
+ * Makes file descriptors of a block's pages, for other processes to import. The block consists
+ * of whole pages: allocate a multiple of page_bytes with forebay_alloc_aligned() at an alignment
+ * of page_bytes. Its pages stay where they are until forebay_export_close(); when the block is
+ * freed before, its memory is kept as it is until then.
+ *
+ * @param ptr the start of a live block.
+ * @param fds receives count descriptors, in address order. They are the caller's: to send to
+ * other processes, and to close (they are not needed to keep the memory). NULL with a capacity of
+ * 0: nothing is exported, and description, with id 0, says what would be.
+ * @param capacity how many descriptors fit.
+ * @param description its struct_size is set by the caller; receives the description.
+ * @return FOREBAY_ERROR_INVALID_ARGUMENT when the block is not of whole pages or capacity is too
+ * small, FOREBAY_ERROR_UNSUPPORTED where the device exports nothing; else as forebay_free(). No
+ * descriptor is left open then.
+ *
+ * Thread-safe. One descriptor a page: mind the process's limit on them.
+ *
+ * # Safety
+ * `fds` is NULL or valid for writes of `capacity` descriptors; `description` is NULL or valid for
+ * reads and writes of its struct_size.
+ */
+forebay_status forebay_export_fd(const void *ptr,
+                                 int32_t *fds,
+                                 size_t capacity,
+                                 struct forebay_export *description);
+
+/**
+ * Ends an export: the caller knows that other processes use the memory no more. The descriptors
+ * are closed apart.
+ *
+ * @return FOREBAY_ERROR_INVALID_ARGUMENT when it is not open.
+ *
+ * Thread-safe.
+ */
+forebay_status forebay_export_close(uint64_t id);
+
+/**
+ * Maps memory that another process exported into a pool's address space. It counts in the
+ * accounts as other, and not against the pool's limit.
+ *
+ * @param pool NULL: the default pool; its device is the exporting pool's.
+ * @param fds description->count descriptors as this process received them; not needed afterwards.
+ * @param description as the exporting process sent it, struct_size included.
+ * @param ptr receives the address; NULL on failure. Free it with forebay_free() or
+ * forebay_dealloc(); the exporting process closes its export after that.
+ * @return FOREBAY_ERROR_INVALID_ARGUMENT for descriptors that name no pages of this device,
+ * FOREBAY_ERROR_UNSUPPORTED, FOREBAY_ERROR_OUT_OF_MEMORY (address space), FOREBAY_ERROR_DRIVER.
+ * Nothing is kept then.
+ *
+ * Thread-safe.
+ *
+ * # Safety
+ * `fds` is valid for reads of description->count descriptors, which are open; `description` is
+ * NULL or valid for reads of its struct_size; `ptr` is NULL or valid for the write.
+ */
+forebay_status forebay_import_fd(forebay_pool_t pool,
+                                 const int32_t *fds,
+                                 const struct forebay_export *description,
+                                 void **ptr);
+
+/**
  * Notes that work on `stream` uses the block too: after its free, the memory is reused only
  * after the work queued on that stream by then.
  *
@@ -860,6 +992,31 @@ forebay_status forebay_capture_end(uint64_t capture);
  * @return FOREBAY_ERROR_BUSY while it, or another capture, is open.
  */
 forebay_status forebay_capture_release(uint64_t capture);
+
+/**
+ * Tells which graph a capture became: once the graph and all that is instantiated from it are
+ * gone, the capture is released by itself, as by forebay_capture_release().
+ *
+ * @param graph a cudaGraph_t of the capture's device. A user object is retained on it.
+ * @return FOREBAY_ERROR_INVALID_ARGUMENT when the capture never began or is released;
+ * FOREBAY_ERROR_UNSUPPORTED where the driver cannot watch graphs: use
+ * forebay_capture_graph_gone() with a user object of your own, or forebay_capture_release().
+ *
+ * Thread-safe.
+ */
+forebay_status forebay_capture_graph(uint64_t capture, void *graph);
+
+/**
+ * Tells from a callback that a capture's graph is gone. Makes no driver call, so that it can be
+ * the destructor of a CUDA user object: cudaUserObjectCreate(&object, (void *)(uintptr_t)capture,
+ * forebay_capture_graph_gone, 1, cudaUserObjectNoDestructorSync). The release follows soon, at
+ * the latest when the pool is asked for memory that it has not got.
+ *
+ * @param capture the capture's number.
+ *
+ * Thread-safe. Never fails.
+ */
+void forebay_capture_graph_gone(void *capture);
 
 /**
  * Promises that the block's pages do not move until forebay_unpin() or its free: for memory

@@ -12,7 +12,8 @@ use std::ffi::c_void;
 /// @param bytes 0 is fine: FOREBAY_OK and a NULL address, which may be freed.
 /// @return FOREBAY_ERROR_INVALID_ARGUMENT (ptr is NULL), FOREBAY_ERROR_OUT_OF_MEMORY (with a report
 /// as
-/// the last error), FOREBAY_ERROR_NO_DRIVER, FOREBAY_ERROR_FORKED, FOREBAY_ERROR_SHUT_DOWN.
+/// the last error), FOREBAY_ERROR_NO_DRIVER, FOREBAY_ERROR_FORKED, FOREBAY_ERROR_SHUT_DOWN,
+/// FOREBAY_ERROR_CONTEXT_LOST (the device's context is gone, and the pool's memory with it).
 ///
 /// Thread-safe. Free with forebay_free(). Costs some ten ns when a cached block is at hand.
 ///
@@ -30,8 +31,7 @@ pub unsafe extern "C" fn forebay_malloc(ptr: *mut *mut c_void, bytes: usize) -> 
 /// @param ptr the start of a live block of any pool; NULL is fine.
 /// @return FOREBAY_ERROR_NOT_OWNED, FOREBAY_ERROR_DOUBLE_FREE, FOREBAY_ERROR_INTERIOR_POINTER,
 /// FOREBAY_ERROR_STALE_POINTER, FOREBAY_ERROR_FORKED; nothing changes then. After
-/// forebay_shutdown()
-/// always FOREBAY_OK.
+/// forebay_shutdown(), and once the device's context is lost, always FOREBAY_OK.
 ///
 /// Thread-safe.
 ///

@@ -96,7 +96,8 @@ pub unsafe extern "C" fn forebay_buffers_create(
 /// Takes a buffer for work on a stream; it may be used by work queued on that stream from now on.
 /// Prefers one that the same stream released; another's is taken behind that stream's event.
 ///
-/// @return FOREBAY_ERROR_OUT_OF_MEMORY when all are out.
+/// @return FOREBAY_ERROR_OUT_OF_MEMORY when all are out; FOREBAY_ERROR_BUSY while the stream
+/// captures a graph.
 ///
 /// Thread-safe.
 ///
@@ -120,7 +121,7 @@ pub unsafe extern "C" fn forebay_buffers_acquire(
 /// Puts a buffer back, in a stream's order.
 ///
 /// @return FOREBAY_ERROR_DOUBLE_FREE when it is in already, FOREBAY_ERROR_NOT_OWNED for another
-/// address.
+/// address; FOREBAY_ERROR_BUSY while the stream captures a graph: the buffer stays out then.
 ///
 /// Thread-safe.
 #[unsafe(no_mangle)]

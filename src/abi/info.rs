@@ -27,9 +27,10 @@ pub struct Stats {
     pub trapped_bytes: u64,
     /// Free whole granules.
     pub idle_bytes: u64,
-    /// Pages in stock or stranded.
+    /// Pages in stock or stranded, imported memory, and what is freed while an export of it is
+    /// open.
     pub other_bytes: u64,
-    /// All that the pool holds of the device.
+    /// All that the pool holds of the device, and what it has imported.
     pub mapped_bytes: u64,
     /// The highest live_bytes seen by a reader or a slow path.
     pub peak_live_bytes: u64,

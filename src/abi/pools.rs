@@ -246,7 +246,8 @@ fn choice<T: Copy>(name: &str, value: u32, old: T, choices: [T; 3]) -> Result<T>
 ///
 /// @return FOREBAY_ERROR_INVALID_POOL; FOREBAY_ERROR_DRIVER when memory could not be given back:
 /// the pool
-/// takes no other call then, and this one may be repeated. The default pool cannot be destroyed.
+/// takes no other call then, and this one may be repeated; FOREBAY_ERROR_BUSY while a graph capture
+/// is open on its device. The default pool cannot be destroyed.
 ///
 /// Thread-safe; no other call on the pool may be under way.
 #[unsafe(no_mangle)]

@@ -67,9 +67,9 @@ fn invalid(message: String) -> Error {
 /// @param ptr the start of a live block.
 /// @param fds receives count descriptors, in address order. They are the caller's: to send to
 /// other processes, and to close (they are not needed to keep the memory). NULL with a capacity of
-/// 0: nothing is exported, and export, with id 0, says what would be.
+/// 0: nothing is exported, and description, with id 0, says what would be.
 /// @param capacity how many descriptors fit.
-/// @param export its struct_size is set by the caller; receives the description.
+/// @param description its struct_size is set by the caller; receives the description.
 /// @return FOREBAY_ERROR_INVALID_ARGUMENT when the block is not of whole pages or capacity is too
 /// small, FOREBAY_ERROR_UNSUPPORTED where the device exports nothing; else as forebay_free(). No
 /// descriptor is left open then.
@@ -77,14 +77,14 @@ fn invalid(message: String) -> Error {
 /// Thread-safe. One descriptor a page: mind the process's limit on them.
 ///
 /// # Safety
-/// `fds` is NULL or valid for writes of `capacity` descriptors; `export` is NULL or valid for reads
-/// and writes of its struct_size.
+/// `fds` is NULL or valid for writes of `capacity` descriptors; `description` is NULL or valid for
+/// reads and writes of its struct_size.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_export_fd(
     ptr: *const c_void,
     fds: *mut i32,
     capacity: usize,
-    export: *mut Export,
+    description: *mut Export,
 ) -> Status {
     guarded(|| {
         if ptr.is_null() {
@@ -94,7 +94,7 @@ pub unsafe extern "C" fn forebay_export_fd(
             return Err(null("the descriptors"));
         }
         // SAFETY: as the caller promised.
-        let size = unsafe { checked_size(export)? };
+        let size = unsafe { checked_size(description)? };
         let pool = Pool::from_number(registry::pool_of(ptr as usize)?)?;
         let planned = pool.describe_export(ptr as usize)?;
         let count = planned.bytes / planned.page_bytes;
@@ -122,7 +122,11 @@ pub unsafe extern "C" fn forebay_export_fd(
         // SAFETY: `size` bytes are the caller's; no more are written than there are.
         unsafe {
             let bytes = size.min(size_of::<Export>());
-            std::ptr::copy_nonoverlapping((&raw const value).cast(), export.cast::<u8>(), bytes);
+            std::ptr::copy_nonoverlapping(
+                (&raw const value).cast(),
+                description.cast::<u8>(),
+                bytes,
+            );
         }
         Ok(())
     })
@@ -161,8 +165,8 @@ pub extern "C" fn forebay_export_close(id: u64) -> Status {
 /// accounts as other, and not against the pool's limit.
 ///
 /// @param pool NULL: the default pool; its device is the exporting pool's.
-/// @param fds export->count descriptors as this process received them; not needed afterwards.
-/// @param export as the exporting process sent it, struct_size included.
+/// @param fds description->count descriptors as this process received them; not needed afterwards.
+/// @param description as the exporting process sent it, struct_size included.
 /// @param ptr receives the address; NULL on failure. Free it with forebay_free() or
 /// forebay_dealloc(); the exporting process closes its export after that.
 /// @return FOREBAY_ERROR_INVALID_ARGUMENT for descriptors that name no pages of this device,
@@ -172,13 +176,13 @@ pub extern "C" fn forebay_export_close(id: u64) -> Status {
 /// Thread-safe.
 ///
 /// # Safety
-/// `fds` is valid for reads of export->count descriptors, which are open; `export` is NULL or valid
-/// for reads of its struct_size; `ptr` is NULL or valid for the write.
+/// `fds` is valid for reads of description->count descriptors, which are open; `description` is
+/// NULL or valid for reads of its struct_size; `ptr` is NULL or valid for the write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_import_fd(
     pool: PoolT,
     fds: *const i32,
-    export: *const Export,
+    description: *const Export,
     ptr: *mut *mut c_void,
 ) -> Status {
     guarded(|| {
@@ -189,8 +193,8 @@ pub unsafe extern "C" fn forebay_import_fd(
         }
         // SAFETY: as the caller promised; the size covers the whole structure.
         let export = unsafe {
-            checked_size(export)?;
-            export.read()
+            checked_size(description)?;
+            description.read()
         };
         let pool = Pool::from_handle(pool as u64)?;
         let count = checked_count(&export, pool.page_bytes()?)?;

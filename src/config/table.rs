@@ -236,7 +236,7 @@ pub const VARIABLES: &[Variable] = &[
         "FOREBAY_DEBUG",
         "a list of poison, guard, streams, or none",
         "none",
-        "Poison freed memory, guard granules behind extents, check every stream handle.",
+        "Poison freed memory, guard granules behind extents, check each stream handle and capture.",
         debug = parse::debug
     ),
     variable!(

@@ -9,15 +9,14 @@
 #[cfg(test)]
 mod tests;
 
-use std::ffi::c_void;
 use std::fmt::Write as _;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{
-    Call, Code, DeviceInfo, Driver, DriverError, DriverResult, EventHandle, PageHandle, Scope,
-    StreamHandle,
+    Call, Code, DeviceInfo, Driver, DriverError, DriverResult, EventHandle, OnGraphEnd, PageHandle,
+    Scope, StreamHandle,
 };
 
 const KINDS: usize = Call::ALL.len();
@@ -509,12 +508,7 @@ impl<D: Driver + ?Sized> Driver for FaultyDriver<D> {
         self.inner.stream_capturing(stream)
     }
 
-    fn on_graph_release(
-        &self,
-        graph: u64,
-        call: unsafe extern "C" fn(*mut c_void),
-        word: usize,
-    ) -> DriverResult<()> {
+    fn on_graph_release(&self, graph: u64, call: OnGraphEnd, word: usize) -> DriverResult<()> {
         let args = [graph, word as u64, 0, 0];
         self.call(Call::OnGraphRelease, args, |d| d.on_graph_release(graph, call, word))
     }

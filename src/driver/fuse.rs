@@ -6,12 +6,11 @@
 //! Cost: one relaxed load and one indirect call more a call.
 
 use super::{
-    Call, Code, DeviceInfo, Driver, DriverError, DriverResult, EventHandle, PageHandle, Scope,
-    StreamHandle,
+    Call, Code, DeviceInfo, Driver, DriverError, DriverResult, EventHandle, OnGraphEnd, PageHandle,
+    Scope, StreamHandle,
 };
-use std::ffi::c_void;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 
 type OnLoss = Box<dyn Fn() + Send + Sync>;
@@ -40,6 +39,8 @@ impl Fuse {
     /// first caller's counts.
     pub fn on_loss(&self, tell: impl Fn() + Send + Sync + 'static) {
         let set = self.on_loss.set(Box::new(tell)).is_ok();
+        // With the fence in `blow`: one of the two sees what the other did.
+        fence(Ordering::SeqCst);
         if set && self.is_blown() {
             self.tell();
         }
@@ -70,6 +71,7 @@ impl Fuse {
     #[cold]
     fn blow(&self, call: Call) {
         if !self.blown.swap(true, Ordering::SeqCst) {
+            fence(Ordering::SeqCst);
             tracing::error!(call = call.name(), "the device's context is lost");
             self.tell();
         }
@@ -107,10 +109,6 @@ impl Driver for Fuse {
         self.inner.backed_reservations()
     }
 
-    fn can_access_peer(&self, device: u32) -> bool {
-        !self.is_blown() && self.inner.can_access_peer(device)
-    }
-
     fn map_run(
         &self,
         address: usize,
@@ -118,13 +116,17 @@ impl Driver for Fuse {
         pages: &[PageHandle],
     ) -> Result<(), (usize, DriverError)> {
         let mut done = 0;
-        self.call(Call::Map, |driver| {
-            driver.map_run(address, page_bytes, pages).map_err(|(count, error)| {
-                done = count;
+        let mapped = self.call(Call::Map, |driver| {
+            driver.map_run(address, page_bytes, pages).map_err(|(before, error)| {
+                done = before;
                 error
             })
-        })
-        .map_err(|error| (done, error))
+        });
+        mapped.map_err(|error| (done, error))
+    }
+
+    fn can_access_peer(&self, device: u32) -> bool {
+        !self.is_blown() && self.inner.can_access_peer(device)
     }
 
     fn stream_capturing(&self, stream: StreamHandle) -> bool {
@@ -157,7 +159,7 @@ impl Driver for Fuse {
         event_record(event: EventHandle, scope: Scope) -> (), EventRecord;
         event_query(event: EventHandle) -> bool, EventQuery;
         event_synchronize(event: EventHandle) -> (), EventSynchronize;
-        on_graph_release(graph: u64, call: unsafe extern "C" fn(*mut c_void), word: usize)
+        on_graph_release(graph: u64, call: OnGraphEnd, word: usize)
             -> (), OnGraphRelease;
     }
 }

@@ -278,6 +278,9 @@ pub enum Scope {
     Context,
 }
 
+/// What [`Driver::on_graph_release`] calls, with the word that it was given.
+pub type OnGraphEnd = unsafe extern "C" fn(*mut c_void);
+
 /// What a driver knows of its device; fixed for the driver's life.
 #[derive(Clone, Debug)]
 pub struct DeviceInfo {
@@ -412,12 +415,7 @@ pub trait Driver: Send + Sync {
     /// Has `call` run with `word` once the graph (a `cudaGraph_t`) and everything instantiated
     /// from it are gone: a user object retained on the graph. It runs on a thread of the driver's
     /// and must make no driver call.
-    fn on_graph_release(
-        &self,
-        graph: u64,
-        call: unsafe extern "C" fn(*mut c_void),
-        word: usize,
-    ) -> DriverResult<()> {
+    fn on_graph_release(&self, graph: u64, call: OnGraphEnd, word: usize) -> DriverResult<()> {
         let _ = (graph, call, word);
         Err(DriverError { call: Call::OnGraphRelease, code: Code::NotSupported })
     }

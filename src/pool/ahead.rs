@@ -1,13 +1,13 @@
 //! Memory mapped before it is asked for, so that growth meets no driver call.
 //!
-//! Owns the measure of demand: bytes a second by which the pool grew, averaged so that a second
-//! ago counts a third. The keeper holds free whole granules for what [`HORIZON`] of such growth
-//! needs, at most `FOREBAY_AHEAD` bytes (0: it maps nothing), below the limits, some pages a look
-//! and within its budget of driver time. Promises to take nothing while a capture is open, and to
-//! stop when the pool stops growing. What was mapped in vain is idle memory like any other: trim,
-//! the soft limit and decay give it back.
+//! Owns the measure of demand: granules a second by which what is in use grew, averaged so that a
+//! second ago counts a third. The keeper holds free whole granules for what [`HORIZON`] of such
+//! growth needs, at most `FOREBAY_AHEAD` bytes (0: it maps nothing), below the limits, some pages a
+//! look and within its budget of driver time. Promises to take nothing while a capture is open,
+//! and to stop when the pool stops growing. What was mapped in vain is idle memory like any other:
+//! trim, the soft limit and decay give it back.
 //!
-//! Cost to whoever grows the pool: a few additions, and the keeper's wake-up.
+//! Cost to whoever grows the pool: a compare, and the keeper's wake-up.
 
 use super::core::{Core, note};
 use super::keeper;
@@ -20,63 +20,70 @@ const HORIZON: Duration = Duration::from_millis(100);
 const WINDOW_S: f64 = 1.0;
 /// The keeper looks so often while the pool grows.
 const LOOK: Duration = Duration::from_millis(5);
+/// And so often once it has stopped, until the average is nothing.
+const LOOK_AFTER: Duration = Duration::from_millis(50);
+/// Below so many granules a second a pool does not grow.
+const RATE_MIN: f64 = 0.5;
 /// Pages mapped in one look: the pool's lock is held for so long.
 const PAGES_A_LOOK: usize = 8;
 
 /// How fast a pool grows.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Demand {
-    /// Pages by which it grew since the last look.
-    pages: usize,
-    /// Pages a second, averaged.
+    /// When the keeper looked last, and how many granules were in use; `None`: it does not watch.
+    looked: Option<(Instant, u64)>,
+    /// Granules a second, averaged.
     rate: f64,
-    looked: Option<Instant>,
 }
 
 impl Demand {
-    /// The average after another `pages` in `seconds`.
-    fn follow(&mut self, seconds: f64) -> f64 {
+    /// The average after growth by `granules` in `seconds`.
+    fn follow(&mut self, granules: u64, seconds: f64) -> f64 {
         let weight = (-seconds / WINDOW_S).exp();
-        let now = std::mem::take(&mut self.pages) as f64 / seconds.max(1e-6);
-        self.rate = self.rate * weight + now * (1.0 - weight);
+        self.rate = self.rate * weight + granules as f64 / seconds.max(1e-6) * (1.0 - weight);
         self.rate
     }
 }
 
 impl Core {
-    /// Counts pages that an allocation needed and no free run had.
+    /// An allocation found no free run and maps `pages`: the keeper watches from now on.
     pub(super) fn note_demand(&mut self, pages: usize) {
-        if self.settings.ahead > 0 && pages > 0 {
-            self.demand.pages += pages;
+        if self.settings.ahead > 0 && pages > 0 && self.demand.looked.is_none() {
+            self.demand.looked = Some((Instant::now(), self.granules_in_use()));
             keeper::poke(self.id);
         }
     }
 
+    fn granules_in_use(&self) -> u64 {
+        let counts = self.heap.counts();
+        counts.backed_granules - counts.idle_granules
+    }
+
     /// The keeper's look: maps what growth is expected to need. Answers when to look again.
     pub(super) fn map_ahead(&mut self) -> Option<Duration> {
-        if self.settings.ahead == 0 {
-            return None;
+        let (then, before) = self.demand.looked?;
+        let (since, in_use) = (then.elapsed(), self.granules_in_use());
+        if since < LOOK / 2 {
+            return Some(LOOK);
         }
-        let now = Instant::now();
-        let since = self.demand.looked.replace(now).map_or(LOOK, |then| now - then);
-        let rate = self.demand.follow(since.as_secs_f64());
-        let expected = (rate * HORIZON.as_secs_f64()) as usize;
-        if expected == 0 {
+        let grown = in_use.saturating_sub(before);
+        let rate = self.demand.follow(grown, since.as_secs_f64());
+        self.demand.looked = Some((Instant::now(), in_use));
+        if rate < RATE_MIN {
             self.demand = Demand::default();
             return None;
         }
-        let granule = self.vmem.granule() as u64;
-        let most = (self.settings.ahead / granule) as usize;
+        let expected = (rate * HORIZON.as_secs_f64()).ceil() as usize;
+        let most = (self.settings.ahead / self.vmem.granule() as u64) as usize;
         let idle = self.heap.counts().idle_granules as usize;
         let short = expected.min(most).saturating_sub(idle).min(self.room_ahead());
-        if short > 0 && self.lanes.open_captures() == 0 {
-            let mapped = self.map_some(short.min(PAGES_A_LOOK));
-            if !mapped {
-                self.demand = Demand::default();
-                return None;
-            }
+        let mapped = short > 0 && self.lanes.open_captures() == 0;
+        if mapped && !self.map_some(short.min(PAGES_A_LOOK)) {
+            // Whoever needs memory next finds out why.
+            self.demand = Demand::default();
+            return None;
         }
-        Some(LOOK)
+        Some(if grown > 0 || mapped { LOOK } else { LOOK_AFTER })
     }
 
     /// Pages that may be held beside the present ones below both limits.
@@ -117,13 +124,12 @@ mod tests {
     fn the_average_follows_and_forgets() {
         let mut demand = Demand::default();
         for _ in 0..1000 {
-            demand.pages = 2;
-            demand.follow(0.01);
+            demand.follow(2, 0.01);
         }
-        assert!((demand.rate - 200.0).abs() < 1.0, "2 pages each 10 ms: {}", demand.rate);
-        demand.follow(1.0);
+        assert!((demand.rate - 200.0).abs() < 1.0, "2 each 10 ms: {}", demand.rate);
+        demand.follow(0, 1.0);
         assert!((demand.rate - 73.6).abs() < 1.0, "a third after a second: {}", demand.rate);
-        demand.follow(20.0);
+        demand.follow(0, 20.0);
         assert!(demand.rate < 0.001);
     }
 }

@@ -76,6 +76,7 @@ pub fn acquire(number: u64, stream: u64) -> Result<usize> {
     if driver.stream_check(StreamHandle(stream)).is_err() {
         return Err(unknown_stream(stream));
     }
+    set.pool.with_core(|core| core.outside_capture(stream))??;
     let near = |f: &Free| f.by.is_none_or(|(by, _)| by == stream);
     let index = set.free.iter().rposition(near).or(set.free.len().checked_sub(1));
     let Some(index) = index else {
@@ -116,6 +117,7 @@ pub fn release(number: u64, address: usize, stream: u64) -> Result<()> {
         };
         return Err(Error::new(status, format!("{address:#x} is not a buffer that is out")));
     };
+    set.pool.with_core(|core| core.outside_capture(stream))??;
     let driver = set.pool.driver()?;
     let event = set.pool.with_core(|core| core.lanes.event(&*driver))?;
     let event = event.map_err(control::driver_error)?;

@@ -71,6 +71,10 @@ impl Core {
         if capture.open {
             return Err(Error::new(Status::Busy, "the capture is open; end it first"));
         }
+        if self.fuse.is_blown() {
+            self.captures.remove(&number);
+            return Ok(());
+        }
         let released = self.lanes.capture_release(&*self.driver.0, capture.lane);
         if !released.map_err(control::driver_error)? {
             return Err(Error::new(Status::Busy, "another capture is open; end it first"));
@@ -292,6 +296,31 @@ impl Core {
             Some(stream) => Err(undeclared(stream.0)),
             None => Ok(()),
         }
+    }
+
+    /// Fails while a capture is open on the stream: an event recorded or awaited there would
+    /// become part of its graph.
+    pub(super) fn outside_capture(&self, stream: u64) -> Result<()> {
+        let key = (self.id << HANDLE_SHIFT) ^ stream;
+        if self.captures.values().any(|capture| capture.open && capture.key == key) {
+            return Err(Error::new(
+                Status::Busy,
+                format!("a graph capture is open on stream {stream:#x}; end it first"),
+            ));
+        }
+        Ok(())
+    }
+
+    /// Fails while any capture is open: nothing may be unmapped.
+    pub(super) fn without_captures(&self) -> Result<()> {
+        if self.lanes.open_captures() == 0 || self.fuse.is_blown() {
+            return Ok(());
+        }
+        Err(Error::new(
+            Status::Busy,
+            "a graph capture is open on the pool's device, and nothing is unmapped meanwhile; end \
+             it first",
+        ))
     }
 
     fn undeclared_capture(&self) -> Option<StreamHandle> {

@@ -70,6 +70,10 @@ impl Core {
     /// Ends the lane of a stream that will be destroyed.
     pub fn retire(&mut self, key: u64) -> Result<()> {
         let Some(lane) = self.lanes.find(key) else { return Ok(()) };
+        if self.fuse.is_blown() {
+            // Nothing of the lane's is handed out any more.
+            return Ok(());
+        }
         self.flush_depot(lane);
         let retired = self.lanes.retire(&*self.driver.0, lane).map_err(driver_error)?;
         if !retired {

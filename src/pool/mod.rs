@@ -7,7 +7,8 @@
 //! - [`core`]: the locked heart; [`slots`]: its refill and spill of magazines; [`settle`]: what
 //!   waits for fences; [`grow`]: placement with its driver calls;
 //! - [`ladder`]: what is tried, in order, before an allocation fails;
-//! - [`world`], [`devices`], [`registry`]: the process: its state, drivers, pools and threads;
+//! - [`world`], [`devices`], [`registry`], [`start`]: the process: its state, drivers, pools and
+//!   threads; a pool's beginning;
 //! - [`control`]: limits, trim, pins, streams' end; [`capture`]: graph captures;
 //! - [`share`]: peers, exports and imports; [`loss`]: a context that is gone;
 //! - [`stats`], [`report`]: the accounts, leaks, what an out-of-memory error says;
@@ -42,6 +43,7 @@ pub mod settle;
 pub mod share;
 pub mod slots;
 pub mod slow;
+pub mod start;
 pub mod stats;
 pub mod world;
 

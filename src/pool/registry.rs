@@ -10,25 +10,17 @@
 
 use super::arena::Arena;
 use super::cache::{self, Entry, LaneCache, ThreadCache};
-use super::core::{CacheRef, Core, DriverRef, Totals};
+use super::core::{CacheRef, Core};
 use super::devices::{self, default_pool, give_back, retry_given};
 use super::hot::{SYNC_STREAM, slot_in_table};
 use super::world::{self, begin, check_world, no_memory};
 use super::{HANDLE_SHIFT, Settings, Shared, invalid_pool, keeper, report};
 use crate::base::sync::atomic::{AtomicPtr, Ordering};
 use crate::base::tls;
-use crate::base::units::QUANTUM;
 use crate::config::FreeMode;
-use crate::driver::fuse::Fuse;
-use crate::driver::{Code, Driver};
+use crate::driver::Driver;
 use crate::error::{Error, Result, Status};
-use crate::heap::Heap;
-use crate::slab::depot::Budget;
-use crate::slab::marks::Marks;
-use crate::slab::slabs::Slabs;
-use crate::stream::{LaneKind, Lanes};
-use crate::vmem::{Space, Vmem};
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const POOLS_MAX: usize = 1 << 16;
@@ -353,7 +345,7 @@ pub fn create(driver: Arc<dyn Driver>, settings: Settings) -> Result<u64> {
     begin()?;
     let free_mode = settings.free;
     retry_given();
-    let mut core = new_core(Arc::clone(&driver), settings)?;
+    let mut core = super::start::new_core(Arc::clone(&driver), settings)?;
     let mut registry = registry();
     let id = match next_number(&mut registry) {
         Ok(id) => id,
@@ -397,99 +389,6 @@ fn next_number(registry: &mut Registry) -> Result<u64> {
     Err(Error::new(Status::Busy, "65,535 pools exist at once; destroy some"))
 }
 
-/// The most address space of a first reservation: round numbers are 32 bits of 256 B.
-const FIRST_MAX: usize = 512 << 30;
-
-/// The first reservation, and how many bytes of addresses the pool's tables are to cover.
-fn first_space(driver: &dyn Driver, vmem: &mut Vmem, limit: u64) -> Result<(Space, usize)> {
-    let granule = vmem.granule();
-    // By the device, not the limit: the limit may be raised later.
-    let size = driver.device().total_bytes.max(granule);
-    let wanted = (size.saturating_mul(2)).clamp(granule, FIRST_MAX).next_multiple_of(granule);
-    let backed = driver.backed_reservations();
-    let first = match backed {
-        // It costs memory: no more than the pool may hold.
-        Some(segment) => segment.min(limit as usize / granule * granule).max(granule),
-        None => wanted,
-    };
-    let space = vmem.add_space(first, granule).map_err(|e| match e.code {
-        Code::ContextLost => super::loss::lost(),
-        _ => {
-            let text = format!("no address space could be reserved: {e}");
-            Error::new(if backed.is_some() { Status::OutOfMemory } else { Status::Driver }, text)
-        }
-    })?;
-    Ok((space, if backed.is_some() { wanted } else { space.bytes * 2 }))
-}
-
-/// A core that no pool serves yet: address space reserved, reservoir filled.
-pub(super) fn new_core(driver: Arc<dyn Driver>, settings: Settings) -> Result<Core> {
-    let device = driver.device().clone();
-    let granule = device.granularity;
-    if !granule.is_power_of_two() || !(QUANTUM..=QUANTUM << 15).contains(&granule) {
-        return Err(Error::new(
-            Status::Unsupported,
-            format!("a mapping granularity of {granule} bytes is not supported"),
-        ));
-    }
-    let fuse = Arc::new(Fuse::new(driver));
-    let driver: Arc<dyn Driver> = Arc::clone(&fuse) as Arc<dyn Driver>;
-    let mut vmem = Vmem::new(Arc::clone(&driver));
-    let (space, covered) = first_space(&*driver, &mut vmem, settings.limit)?;
-    let Some(marks) = Marks::new(covered / QUANTUM) else {
-        give_back(vmem);
-        return Err(no_memory());
-    };
-    let mut heap = Heap::new((granule / QUANTUM) as u32);
-    heap.add_space((space.bytes / granule) as u32);
-    let mut lanes = Lanes::new(device.context_events);
-    lanes.set_opportunistic(settings.reuse.opportunistic);
-    let sync = lanes.open(SYNC_STREAM, LaneKind::Sync).ok_or_else(no_memory)?;
-    debug_assert_eq!(sync, crate::stream::SYNC);
-    let orphans = lanes.open(u64::MAX, LaneKind::Sync).ok_or_else(no_memory)?;
-    let reserve = settings.reserve;
-    // An eighth is for quarantine.
-    let budget = Arc::new(Budget::new(settings.cache / 8 * 7));
-    let mut core = Core {
-        id: 0,
-        driver: DriverRef(driver),
-        fuse,
-        settings,
-        vmem,
-        heap,
-        slabs: Slabs::default(),
-        marks,
-        lanes,
-        depots: Vec::new(),
-        budget,
-        pending: Vec::new(),
-        pending_bytes: 0,
-        caches: Vec::new(),
-        sync,
-        orphans,
-        retired: Vec::new(),
-        side: HashMap::new(),
-        totals: Totals::default(),
-        captures: HashMap::new(),
-        shares: super::share::Shares::default(),
-        demand: super::ahead::Demand::default(),
-        misses: 1 << 32,
-        flushed_at: 0,
-        pressed_at: 0,
-        idle_since: None,
-        ending: false,
-    };
-    if let Err(refusal) = core.prefill(reserve) {
-        give_back(core.vmem);
-        core.fuse.is_blown().then(super::loss::lost).map_or(Ok(()), Err)?;
-        return Err(Error::new(
-            Status::OutOfMemory,
-            format!("the reservoir of {reserve} bytes could not be filled: {refusal:?}"),
-        ));
-    }
-    Ok(core)
-}
-
 /// Ends a pool: threads forget it, live blocks are reported as configured, memory goes back
 /// to the driver. On failure part of it may be gone: the pool takes no other call then, and
 /// this one may be repeated.
@@ -503,7 +402,10 @@ pub fn destroy(id: u64) -> Result<()> {
         ));
     }
     // A repeated end has nothing to report: its pool takes no calls.
-    if let Ok(settings) = shared.with_core(id, |core| core.settings.clone()) {
+    if let Ok(ready) =
+        shared.with_core(id, |core| core.without_captures().map(|()| core.settings.clone()))
+    {
+        let settings = ready?;
         if settings.wipes() {
             // What overwrites freed memory was queued by the pool; the caller cannot wait for it.
             match super::control::synchronize(shared, id) {
@@ -513,7 +415,6 @@ pub fn destroy(id: u64) -> Result<()> {
         }
         report::print_leaks(id, settings.leaks, "pool destruction");
     }
-    keeper::forget(id);
     let mut registry = registry();
     let here = std::ptr::from_ref(shared);
     if !forget_lanes(&mut registry, |lane| std::ptr::eq(lane.pool, here)) {
@@ -526,6 +427,8 @@ pub fn destroy(id: u64) -> Result<()> {
     let Some(core) = guard.as_deref_mut().filter(|core| core.id == id) else {
         return Err(invalid_pool());
     };
+    core.without_captures()?;
+    keeper::forget(id);
     core.ending = true;
     registry.live.retain(|&p| p != id);
     let ended = core.lanes.close(&*core.driver.0).and_then(|()| core.close_memory());

@@ -202,7 +202,7 @@ fn schedule(ignore_stamps: bool) {
     let driver = Arc::new(HostDriver::new(options).expect("a host device"));
     let mut settings = Settings::resolve(&Config::default(), DEVICE as u64, true);
     settings.keeper = false;
-    let core = super::registry::new_core(driver.clone() as Arc<dyn Driver>, settings);
+    let core = super::start::new_core(driver.clone() as Arc<dyn Driver>, settings);
     let world = Box::new(World { shared: Shared::new(), driver, model: Mutex::default() });
     let mut core = Box::new(core.expect("a core"));
     if ignore_stamps {

@@ -325,7 +325,9 @@ impl Core {
         if self.shares.leaving.is_empty() || self.lanes.open_captures() > 0 {
             return false;
         }
-        if self.settings.moves != Move::Always && !self.device_idle().unwrap_or(false) {
+        // Where a device cannot be asked whether it is idle, the fences must do.
+        let ask = self.settings.moves != Move::Always && self.driver.0.device().context_events;
+        if ask && !self.device_idle().unwrap_or(false) {
             return false;
         }
         let mut any = false;

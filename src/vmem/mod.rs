@@ -7,8 +7,9 @@
 //! refused to take it back). The last two are retried by [`Vmem::recover`]. Granules may hold
 //! **imported** pages too, other processes' memory ([`share`]): those are never in the stock.
 //!
-//! Promises: what is mapped is open to the pool's present peers; every operation that takes several driver calls either succeeds or leaves all
-//! mappings as they were, stranded granules named; no page is ever lost.
+//! Promises: what is mapped is open to the pool's present peers; every operation that takes
+//! several driver calls either succeeds or leaves all mappings as they were, stranded granules
+//! named; no page is ever lost.
 //!
 //! Must not know who uses a granule. Cost: the driver's calls and little else.
 

@@ -27,7 +27,7 @@ if(STEP STREQUAL "install")
   file(REMOVE_RECURSE "${WORK}")
   run("${CMAKE_COMMAND}" --install "${BUILD}" --config "${CONFIG}" --prefix "${WORK}/first")
   file(RENAME "${WORK}/first" "${PREFIX}")
-  foreach(file IN ITEMS include/forebay.h include/forebay.hpp
+  foreach(file IN ITEMS include/forebay.h include/forebay.hpp include/forebay_share.hpp
           ${LIBDIR}/libforebay.a ${LIBDIR}/libforebay.so ${LIBDIR}/libforebay.so.0
           ${LIBDIR}/libforebay.so.0.1.0 ${LIBDIR}/pkgconfig/forebay.pc
           ${LIBDIR}/cmake/forebay/forebayConfig.cmake

@@ -3,6 +3,8 @@
 #include "check.hpp"
 #include "pools.hpp"
 
+#include <forebay_share.hpp>
+
 #include <cstring>
 #include <type_traits>
 #include <utility>
@@ -19,6 +21,8 @@ static_assert(std::is_nothrow_move_constructible_v<forebay::buffer>);
 static_assert(std::is_nothrow_move_assignable_v<forebay::buffer>);
 static_assert(std::is_nothrow_move_constructible_v<forebay::stream>);
 static_assert(std::is_nothrow_move_constructible_v<forebay::buffers>);
+static_assert(!std::is_copy_constructible_v<forebay::exported>);
+static_assert(std::is_nothrow_move_constructible_v<forebay::exported>);
 
 void buffers_of_one(const forebay::pool &pool) {
   forebay::buffer a(1000, {}, pool);
@@ -116,6 +120,31 @@ void lent(const forebay::pool &pool) {
   CHECK(pool.stats().live_bytes == 0);
 }
 
+void exports(const forebay::pool &pool) {
+  forebay::buffer block(mib(4), {}, pool);
+  std::memset(block.data(), 3, mib(4));
+  forebay::exported first(block.data());
+  CHECK(first && first.descriptors().size() == 2 && first.description().bytes == mib(4));
+  forebay::exported second(std::move(first));
+  CHECK(!first && first.descriptors().empty() && second);
+  auto memory = forebay::import_memory(second.description(), second.descriptors(), pool);
+  second.close_descriptors();
+  CHECK(second && second.descriptors().empty());
+  CHECK(memory.get() != block.data());
+  CHECK(std::memcmp(memory.get(), block.data(), mib(4)) == 0);
+  CHECK_THROWS(std::invalid_argument, forebay::import_memory(second.description(), {}, pool));
+  memory.reset();
+  block.reset();
+  CHECK(pool.stats().live_blocks == 0 && pool.stats().other_bytes >= mib(4));
+  second.reset();
+  static_cast<void>(pool.trim());
+  CHECK(!second && pool.stats().mapped_bytes == 0);
+  const forebay::buffer small(100, {}, pool);
+  CHECK_THROWS(forebay::failure, forebay::exported(small.data()));
+  CHECK_THROWS(forebay::failure, forebay::enable_peer(pool, 1));
+  CHECK_THROWS(forebay::failure, forebay::disable_peer(pool, 1));
+}
+
 void tags(const forebay::pool &pool) {
   const std::uint32_t outer = forebay::make_tag("outer");
   const std::uint32_t inner = forebay::make_tag("inner");
@@ -142,6 +171,7 @@ int main() {
   pools();
   streams(pool);
   lent(pool);
+  exports(pool);
   tags(pool);
   CHECK(pool.stats().live_blocks == 0);
   return shown("what an object owns goes back once, also after moves");

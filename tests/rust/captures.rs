@@ -7,7 +7,7 @@ use forebay::driver::host::{HostDriver, HostOptions};
 use forebay::driver::{Driver, StreamHandle};
 use forebay::error::Status;
 use forebay::pool::hot::SYNC_STREAM;
-use forebay::pool::{Pool, Settings, capture, hot};
+use forebay::pool::{Pool, Settings, buffers, capture, hot};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -138,12 +138,36 @@ fn a_free_that_waits_for_the_device_does_not_while_a_capture_is_open() {
     let stats = pool.stats().expect("alive");
     assert_eq!((stats.live_blocks, stats.fences_recorded), (0, 0), "{stats:?}");
     assert!(stats.pending_bytes >= 3 * MIB as u64, "{stats:?}");
+    let busy = forebay::pool::registry::destroy(pool.id()).expect_err("nothing is unmapped now");
+    assert_eq!(busy.status(), Status::Busy);
     capture::end(number).expect("open");
     driver.unhold(StreamHandle(stream)).expect("live");
     driver.quiesce();
     capture::release(number).expect("ended");
     pool.trim(0).expect("all is done");
     assert_eq!(pool.stats().expect("alive").mapped_bytes, 0);
+}
+
+#[test]
+fn a_buffer_is_neither_taken_nor_put_back_on_a_capturing_stream() {
+    let _alone = alone();
+    let (driver, pool, stream) = own_pool(|_| {});
+    let set = buffers::create(pool.handle(), 20_000, 2).expect("fits");
+    let out = buffers::acquire(set, stream).expect("two are in");
+    let number = capture::begin(stream).expect("a stream of the device");
+    for refused in [
+        buffers::acquire(set, stream).expect_err("its event would be the graph's"),
+        buffers::release(set, out, stream).expect_err("its event would be the graph's"),
+    ] {
+        assert_eq!(refused.status(), Status::Busy, "{refused}");
+    }
+    let other = buffers::acquire(set, 0).expect("another stream");
+    buffers::release(set, other, 0).expect("out");
+    capture::end(number).expect("open");
+    capture::release(number).expect("ended");
+    buffers::release(set, out, stream).expect("still out");
+    buffers::destroy(set).expect("all are in");
+    driver.quiesce();
 }
 
 /// A graph's end, told from a callback that may call nothing, releases the capture's memory.

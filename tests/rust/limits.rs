@@ -283,7 +283,7 @@ fn the_keeper_maps_ahead_of_a_growing_pool() {
         // The keeper may have called in between: only a quiet allocation tells.
         hits += u32::from(idle > 0 && driver.count_of(CallSet::MEMORY) == calls);
         assert!(live.len() < 380, "nothing was mapped ahead of {} allocations", live.len());
-        std::thread::sleep(Duration::from_millis(4));
+        std::thread::sleep(Duration::from_millis(10));
     }
     let grown = live.len() as u64 * (2 << 20);
     assert!(pool.stats().expect("alive").mapped_bytes <= grown + AHEAD);

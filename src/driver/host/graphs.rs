@@ -4,13 +4,9 @@
 //! work as ever, and a graph ends when a test says so. Must not call out with its lock held.
 //! Cost: a lock and a walk.
 
-use std::ffi::c_void;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::driver::StreamHandle;
-
-/// What a program wants called when a graph has ended.
-type Call = unsafe extern "C" fn(*mut c_void);
+use crate::driver::{OnGraphEnd, StreamHandle};
 
 #[derive(Default)]
 pub(super) struct Graphs {
@@ -20,7 +16,7 @@ pub(super) struct Graphs {
 #[derive(Default)]
 struct Lists {
     capturing: Vec<StreamHandle>,
-    watched: Vec<(u64, Call, usize)>,
+    watched: Vec<(u64, OnGraphEnd, usize)>,
 }
 
 impl Graphs {
@@ -40,7 +36,7 @@ impl Graphs {
         self.lists().capturing.contains(&stream)
     }
 
-    pub(super) fn on_end(&self, graph: u64, call: Call, word: usize) {
+    pub(super) fn on_end(&self, graph: u64, call: OnGraphEnd, word: usize) {
         self.lists().watched.push((graph, call, word));
     }
 

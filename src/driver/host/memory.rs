@@ -241,9 +241,7 @@ impl Memory {
         while done < pages.len() {
             let at = address.wrapping_add(done.wrapping_mul(page_bytes));
             let row = self.row(&tables, at, page_bytes, &pages[done..]);
-            let (count, offset) = row.map_err(|error| (done, error))?;
-            let source = tables.pages.get(&pages[done].0).and_then(|page| page.source.as_ref());
-            let file = source.unwrap_or(&self.file);
+            let (count, file, offset) = row.map_err(|error| (done, error))?;
             // SAFETY: `row` has found that the range lies in one reservation of ours and that
             // nothing is mapped in it; the lock keeps it so.
             unsafe { sys::map_file(at, count * page_bytes, file, offset) }
@@ -255,19 +253,21 @@ impl Memory {
     }
 
     /// How many of the first of `pages` can be mapped at `address` by one system call, at
-    /// least one, and where they lie in the file; or why not even the first can be mapped.
-    fn row(
-        &self,
-        tables: &Tables,
+    /// least one, and where they lie in which file; or why not even the first can be mapped.
+    fn row<'a>(
+        &'a self,
+        tables: &'a Tables,
         address: usize,
         page_bytes: usize,
         pages: &[PageHandle],
-    ) -> DriverResult<(usize, usize)> {
+    ) -> DriverResult<(usize, &'a OwnedFd, usize)> {
         let call = Call::Map;
         let end = self.end_of(call, address, page_bytes)?;
-        let offset = match tables.pages.get(&pages[0].0) {
+        let (file, offset) = match tables.pages.get(&pages[0].0) {
             Some(found) if found.released => return fail(call, Code::InvalidHandle),
-            Some(found) if found.bytes == page_bytes => found.offset,
+            Some(found) if found.bytes == page_bytes => {
+                (found.source.as_ref().unwrap_or(&self.file), found.offset)
+            }
             Some(_) => return fail(call, Code::InvalidValue),
             None => return fail(call, Code::InvalidHandle),
         };
@@ -281,17 +281,18 @@ impl Memory {
         if budget == 0 {
             return fail(call, Code::MappingLimit);
         }
-        let most = budget.min((free_end - address) / page_bytes);
-        let imported = tables.pages.get(&pages[0].0).is_some_and(|page| page.source.is_some());
+        // An imported page has a file of its own.
+        let own = std::ptr::eq(file, &raw const self.file);
+        let most = if own { budget.min((free_end - address) / page_bytes) } else { 1 };
         let beside = |&(ahead, page): &(usize, &PageHandle)| {
             tables.pages.get(&page.0).is_some_and(|found| {
                 let at = offset + ahead * page_bytes;
-                let alike = found.bytes == page_bytes && !found.released;
-                alike && found.offset == at && found.source.is_none() && !imported
+                let same = found.source.is_none() && found.offset == at;
+                same && found.bytes == page_bytes && !found.released
             })
         };
         let more = pages.iter().enumerate().take(most).skip(1).take_while(beside).count();
-        Ok((1 + more, offset))
+        Ok((1 + more, file, offset))
     }
 
     pub(super) fn unmap(&self, address: usize, bytes: usize) -> DriverResult<()> {

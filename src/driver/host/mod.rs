@@ -26,13 +26,12 @@ mod sys;
 #[cfg(test)]
 mod tests;
 
-use std::ffi::c_void;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use super::{
-    Call, Code, DeviceInfo, Driver, DriverError, DriverResult, EventHandle, PageHandle, Scope,
-    StreamHandle,
+    Call, Code, DeviceInfo, Driver, DriverError, DriverResult, EventHandle, OnGraphEnd, PageHandle,
+    Scope, StreamHandle,
 };
 use events::{Cell, Events};
 use graphs::Graphs;
@@ -376,12 +375,7 @@ impl Driver for HostDriver {
         self.graphs.is_capturing(stream)
     }
 
-    fn on_graph_release(
-        &self,
-        graph: u64,
-        call: unsafe extern "C" fn(*mut c_void),
-        word: usize,
-    ) -> DriverResult<()> {
+    fn on_graph_release(&self, graph: u64, call: OnGraphEnd, word: usize) -> DriverResult<()> {
         self.graphs.on_end(graph, call, word);
         Ok(())
     }

@@ -6,10 +6,10 @@ use super::scenarios::{ASYNC, GATHER, LARGE, MORE_SPACE, QUESTIONS, SMALL, TRIM}
 use super::shared::{CAPTURE, EXPORT, PEERS};
 use super::{CALLS_MAX, Scenario, Stage, alone};
 use forebay::driver::faulty::{CallSet, Fault};
-use forebay::driver::{Call, Code};
+use forebay::driver::{Call, Code, Driver, StreamHandle};
 use forebay::error::Status;
 use forebay::pool::hot::SYNC_STREAM;
-use forebay::pool::{Pool, hot, registry};
+use forebay::pool::{Pool, capture, hot, registry};
 use std::sync::Arc;
 use std::sync::mpsc;
 
@@ -139,6 +139,14 @@ fn another_threads_magazines_hand_nothing_out_after_the_loss() {
         other.join().expect("no panic");
     });
     let calls = driver.total();
+    // What concerns every pool of the process is not held up by the lost one.
+    let stream = healthy_driver.stream_create().expect("a stream").0;
+    healthy.alloc(100, stream).and_then(|b| healthy.dealloc(b, stream)).expect("a stream");
+    registry::retire_stream(stream).expect("the lost pool has nothing to say");
+    healthy_driver.stream_destroy(StreamHandle(stream)).expect("live");
+    let number = capture::begin(0).expect("the healthy pool's default stream");
+    capture::end(number).expect("open");
+    capture::release(number).expect("ended");
     registry::destroy(pool.into_handle() >> 48).expect("no call is made");
     assert_eq!(driver.total(), calls);
     common::end(&healthy_driver, healthy, &[]);

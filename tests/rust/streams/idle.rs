@@ -63,9 +63,8 @@ fn idle_streams(seed: u64, most: usize, kept: usize) {
     println!("blocks to {most} B, {kept} kept: {each} bytes stranded an idle stream");
     assert!(each <= STRANDED_MAX, "{each} bytes");
     // Under pressure all of it comes back in one request, of yet another stream.
-    let live = pool.stats().expect("alive").live_bytes as usize;
-    let held = if live == 0 { 0 } else { live.next_multiple_of(2 * MIB) + STREAMS / 8 * 2 * MIB };
-    let all = LIMIT - held;
+    // A block that is kept holds a granule, of which it may be the only one.
+    let all = LIMIT - kept * STREAMS * 2 * MIB;
     let block = pool.alloc(all, 0).expect("what idle streams keep is at hand");
     pool.dealloc(block, 0).expect("live");
 }

@@ -1,6 +1,7 @@
 //! Access by other devices, and pages that travel as descriptors.
 
 use super::*;
+use std::ffi::c_void;
 use std::os::fd::AsFd;
 
 #[test]
