@@ -105,6 +105,10 @@ impl Driver for Fuse {
         self.inner.device()
     }
 
+    fn backed_reservations(&self) -> Option<usize> {
+        self.inner.backed_reservations()
+    }
+
     fn map_run(
         &self,
         address: usize,
@@ -119,10 +123,6 @@ impl Driver for Fuse {
             })
         });
         mapped.map_err(|error| (done, error))
-    }
-
-    fn backed_reservations(&self) -> Option<usize> {
-        self.inner.backed_reservations()
     }
 
     fn can_access_peer(&self, device: u32) -> bool {

@@ -19,12 +19,11 @@
 mod tests;
 
 use std::collections::BTreeMap;
-use std::ffi::c_void;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{
-    Call, Code, DeviceInfo, Driver, DriverError, DriverResult, EventHandle, PageHandle, Scope,
-    StreamHandle,
+    Call, Code, DeviceInfo, Driver, DriverError, DriverResult, EventHandle, OnGraphEnd, PageHandle,
+    Scope, StreamHandle,
 };
 
 /// A driver's plain allocations as reservations. See the room's page.
@@ -287,12 +286,7 @@ impl<D: Driver + ?Sized> Driver for SegmentDriver<D> {
         self.inner.stream_capturing(stream)
     }
 
-    fn on_graph_release(
-        &self,
-        graph: u64,
-        call: unsafe extern "C" fn(*mut c_void),
-        word: usize,
-    ) -> DriverResult<()> {
+    fn on_graph_release(&self, graph: u64, call: OnGraphEnd, word: usize) -> DriverResult<()> {
         self.inner.on_graph_release(graph, call, word)
     }
 

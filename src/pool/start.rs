@@ -38,10 +38,10 @@ pub(super) fn new_core(driver: Arc<dyn Driver>, settings: Settings) -> Result<Co
     let driver: Arc<dyn Driver> = Arc::clone(&fuse) as Arc<dyn Driver>;
     let mut vmem = Vmem::new(Arc::clone(&driver));
     let covered = first_space(&*driver, &mut vmem, settings.limit)?;
-    core_over(fuse, vmem, &device, settings, covered)
+    core_over(fuse, vmem, &device, covered, settings)
 }
 
-/// Makes the first reservation; answers how many bytes of addresses the pool's tables are to cover.
+/// Makes the first reservation. Answers how many bytes of addresses the tables are to cover.
 fn first_space(driver: &dyn Driver, vmem: &mut Vmem, limit: u64) -> Result<usize> {
     let granule = vmem.granule();
     // By the device, not the limit: the limit may be raised later.
@@ -68,8 +68,8 @@ fn core_over(
     fuse: Arc<Fuse>,
     vmem: Vmem,
     device: &DeviceInfo,
-    settings: Settings,
     covered: usize,
+    settings: Settings,
 ) -> Result<Core> {
     let space = vmem.spaces()[0];
     let granule = device.granularity;

@@ -39,15 +39,14 @@ pub mod pinned;
 mod streams;
 pub mod table;
 
-use std::ffi::c_void;
 use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{
-    Call, Code, DeviceInfo, Driver, DriverError, DriverResult, EventHandle, PageHandle, Scope,
-    StreamHandle,
+    Call, Code, DeviceInfo, Driver, DriverError, DriverResult, EventHandle, OnGraphEnd, PageHandle,
+    Scope, StreamHandle,
 };
 use context::Contexts;
 use memory::Properties;
@@ -275,12 +274,7 @@ impl Driver for CudaDriver {
         self.stream_captures(stream)
     }
 
-    fn on_graph_release(
-        &self,
-        graph: u64,
-        call: unsafe extern "C" fn(*mut c_void),
-        word: usize,
-    ) -> DriverResult<()> {
+    fn on_graph_release(&self, graph: u64, call: OnGraphEnd, word: usize) -> DriverResult<()> {
         self.call_after_graph(graph, call, word)
     }
 
