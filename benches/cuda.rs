@@ -170,10 +170,13 @@ impl Calls {
 const OWN_WORK: [&str; 1] = ["cuMemsetD8Async"];
 
 /// What is measured, each in a process of its own: a program begins CUDA once in its life.
-const PARTS: [(&str, fn(usize) -> Vec<Row>); 7] = [
+const PARTS: [(&str, fn(usize) -> Vec<Row>); 10] = [
     ("sync-4KiB", |pairs| sync_lane(4 << 10, pairs)),
     ("sync-64KiB", |pairs| sync_lane(64 << 10, pairs)),
-    ("hand-over", |pairs| hand_over(MIB, pairs / 10)),
+    ("ring", |pairs| hand_over(Way::Ring, true, false, pairs / 10)),
+    ("one-way", |pairs| hand_over(Way::OneWay, false, false, pairs / 10)),
+    ("one-way-late", |pairs| hand_over(Way::OneWay, true, false, pairs / 10)),
+    ("one-way-waits", |pairs| hand_over(Way::OneWay, true, true, pairs / 10)),
     ("large", |_| large_blocks()),
     ("gather", |_| gather(512 * MIB)),
     ("reservoir", |pairs| reservoir(pairs / 10)),
@@ -228,7 +231,9 @@ fn sync_lane(bytes: usize, pairs: usize) -> Vec<Row> {
     let thousand = pairs as f64 / 1000.0;
     let name = |what: &str| format!("sync {}KiB/{what}", bytes >> 10);
     let each = |calls: u64| calls as f64 / thousand;
-    rows.push(row(name("calls a 1000 frees"), each(calls.all()), "calls", Some(10.0)));
+    // The hot pair is one of 4 KiB; larger blocks fill a batch with fewer frees.
+    let most = (bytes == 4 << 10).then_some(10.0);
+    rows.push(row(name("calls a 1000 frees"), each(calls.all()), "calls", most));
     rows.push(row(name("of them fences"), each(calls.of(&FENCES)), "calls", None));
     rows.push(row(name("of them thread state"), each(calls.of(&THREAD)), "calls", None));
     let waiting = waiting as f64 / MIB as f64;
@@ -237,43 +242,67 @@ fn sync_lane(bytes: usize, pairs: usize) -> Vec<Row> {
     rows
 }
 
-/// Blocks of `bytes` go from stream to stream; the pool is too small to give each its own.
-fn hand_over(bytes: usize, steps: usize) -> Vec<Row> {
+/// How blocks travel between streams.
+#[derive(Clone, Copy, PartialEq)]
+enum Way {
+    /// Each stream hands its blocks to the next of four, which frees them.
+    Ring,
+    /// One stream makes all blocks, three others free them: all memory must come back to it.
+    OneWay,
+}
+
+/// Blocks of 1 MiB are allocated and filled on one stream, and used and freed on another after it
+/// (by an event of the program's own). 64 are live.
+fn hand_over(way: Way, late: bool, waits: bool, steps: usize) -> Vec<Row> {
     let mut rows = Vec::new();
-    let bench = Bench::new(256 * MIB, "schedule = late\nseed = 3", |_| ()).with_streams(4);
+    let schedule = if late { "schedule = late\nseed = 3" } else { "schedule = eager" };
+    let bench = Bench::new(8 << 30, schedule, |settings| {
+        settings.reuse.internal_dependencies = waits;
+    })
+    .with_streams(4);
+    let event = bench.sim.get("cuEventCreate", &[2]);
     let mut live: VecDeque<(usize, u64)> = VecDeque::new();
     let mut step = |i: usize| {
-        // Bursts of 32 on one stream, then the next: what one frees the next must get.
-        let stream = bench.streams[i / 32 % 4];
-        if live.len() == 160 {
+        let (from, to) = match way {
+            Way::Ring => (bench.streams[i % 4], bench.streams[(i + 1) % 4]),
+            Way::OneWay => (bench.streams[0], bench.streams[1 + i % 3]),
+        };
+        if live.len() == 64 {
             let (block, of) = live.pop_front().expect("full");
             bench.pool.dealloc(block, of).expect("live");
         }
-        let block = bench.pool.alloc(bytes, stream).expect("what others freed is handed over");
-        bench.work(block, bytes, stream);
-        live.push_back((block, stream));
+        let block = bench.pool.alloc(MIB, from).expect("what others freed is handed over");
+        bench.work(block, MIB, from);
+        bench.sim.ok("cuEventRecord", &[event, from as usize]);
+        bench.sim.ok("cuStreamWaitEvent", &[to as usize, event, 0]);
+        bench.work(block, MIB, to);
+        live.push_back((block, to));
     };
-    (0..2048).for_each(&mut step);
+    (0..4096).for_each(&mut step);
     let before = bench.calls();
-    (2048..2048 + steps).for_each(&mut step);
-    let calls = bench.calls().since(&before);
+    (4096..4096 + steps).for_each(&mut step);
+    let mut calls = bench.calls().since(&before);
+    for (own, times) in [("cuEventRecord", 1), ("cuStreamWaitEvent", 1), ("cuMemsetD8Async", 2)] {
+        *calls.by_name.entry(own.to_owned()).or_default() -= times * steps as u64;
+    }
     let each = |calls: u64| calls as f64 / (steps as f64 / 1000.0);
-    let name = |what: &str| format!("hand-over {}MiB/{what}", bytes / MIB);
-    rows.push(row(name("calls a 1000"), each(calls.but(&OWN_WORK)), "calls", Some(100.0)));
-    rows.push(row(name("of them fences"), each(calls.of(&FENCES)), "calls", None));
-    rows.push(row(name("of them thread state"), each(calls.of(&THREAD)), "calls", None));
-    rows.push(row(
-        name("of them stream waits"),
-        each(calls.of(&["cuStreamWaitEvent"])),
-        "calls",
-        None,
-    ));
-    eprintln!("{:#?}", calls.by_name);
-    rows.push(row(name("creates"), calls.of(&["cuMemCreate"]) as f64, "calls", None));
+    let name = |what: &str| {
+        let way = if way == Way::Ring { "ring" } else { "one way" };
+        let late = if late { ", late" } else { "" };
+        let waits = if waits { ", waits allowed" } else { "" };
+        format!("hand-over {way}{late}{waits}/{what}")
+    };
+    // How late work is done, the simulation draws: without a wait the pool cannot hasten it.
+    let most = (!late || way == Way::Ring).then_some(100.0);
+    rows.push(row(name("calls a 1000"), each(calls.all()), "calls", most));
+    for (call, count) in calls.by_name.iter().filter(|(_, count)| **count > 0) {
+        rows.push(row(name(call), each(*count), "calls", None));
+    }
     rows.push(row(name("host waits"), calls.of(&WAITS) as f64, "calls", Some(0.0)));
     for (block, of) in live {
         bench.pool.dealloc(block, of).expect("live");
     }
+    bench.sim.ok("cuEventDestroy_v2", &[event]);
     bench.end();
     rows
 }
@@ -363,7 +392,6 @@ fn reservoir(steps: usize) -> Vec<Row> {
     let bench = bench.with_streams(2);
     let mut seed = 11u64;
     let mut live: VecDeque<(usize, u64)> = VecDeque::new();
-    // Events are made once, when they are first wanted.
     let mut step = |i: usize| {
         seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         let bytes = 256usize << (seed >> 33) % 14;
@@ -376,12 +404,17 @@ fn reservoir(steps: usize) -> Vec<Row> {
         bench.work(block, bytes, stream);
         live.push_back((block, stream));
     };
+    let start = bench.calls();
+    (0..1024).for_each(&mut step);
+    // Each stream has been used once: the pool has looked whose it is.
     let before = bench.calls();
-    (0..steps).for_each(&mut step);
+    (1024..1024 + steps).for_each(&mut step);
+    let first = before.since(&start);
     let calls = bench.calls().since(&before);
     let others = [&FENCES[..], &THREAD[..], &OWN_WORK[..], &["cuStreamIsCapturing"]].concat();
     let name = |what: &str| format!("reservoir/{what}");
     rows.push(row(name("calls but fences"), calls.but(&others) as f64, "calls", Some(0.0)));
+    rows.push(row(name("at two streams' first use"), first.but(&others) as f64, "calls", None));
     rows.push(row(name("fences"), calls.of(&FENCES) as f64, "calls", None));
     for (call, count) in calls.by_name.iter().filter(|(n, _)| !others.contains(&n.as_str())) {
         rows.push(row(name(call), *count as f64, "calls", None));

@@ -397,6 +397,10 @@ impl<D: Driver + ?Sized> Driver for FaultyDriver<D> {
         self.call(Call::MemoryInfo, [0; 4], |d| d.memory_info())
     }
 
+    fn together(&self, f: &mut dyn FnMut()) {
+        self.inner.together(f);
+    }
+
     fn backed_reservations(&self) -> Option<usize> {
         self.inner.backed_reservations()
     }

@@ -105,6 +105,10 @@ impl Driver for Fuse {
         self.inner.device()
     }
 
+    fn together(&self, f: &mut dyn FnMut()) {
+        self.inner.together(f);
+    }
+
     fn backed_reservations(&self) -> Option<usize> {
         self.inner.backed_reservations()
     }

@@ -307,6 +307,12 @@ pub trait Driver: Send + Sync {
     /// (free, total) bytes of the device now, over all users of it.
     fn memory_info(&self) -> DriverResult<(usize, usize)>;
 
+    /// Runs `f`, which makes several calls from this thread. What a backend does around every
+    /// call of its own, it may do once around all of `f`. Must not be relied on for anything else.
+    fn together(&self, f: &mut dyn FnMut()) {
+        f();
+    }
+
     /// `Some`: reservations are backed from the start, cost their length of device memory, and
     /// should be about so many bytes long. Pages are then tokens: memory neither moves with them
     /// nor goes back to the device before its reservation does. Cost: none.

@@ -159,6 +159,10 @@ impl<D: Driver + ?Sized> Driver for SegmentDriver<D> {
         self.inner.memory_info()
     }
 
+    fn together(&self, f: &mut dyn FnMut()) {
+        self.inner.together(f);
+    }
+
     fn backed_reservations(&self) -> Option<usize> {
         Some(self.segment_bytes)
     }

@@ -34,14 +34,16 @@ impl Core {
             return Ok(node);
         }
         if self.lanes.unsettled() || !self.pending.is_empty() {
-            self.record_foreign(lane);
-            self.settle();
+            let look = self.looks_for_foreign(quanta);
+            if look {
+                self.look_for_foreign(lane);
+            }
             if let Some(node) = self.heap.take(quanta, align, lane, &self.lanes, Effort::Full) {
                 return Ok(node);
             }
-        }
-        if let Some(node) = self.take_behind(quanta, align, lane) {
-            return Ok(node);
+            if look && let Some(node) = self.take_behind(quanta, align, lane) {
+                return Ok(node);
+            }
         }
         // Emptying caches costs; where the last time was a moment ago, a steady load wants the
         // memory for good, and caches are bounded by their budget.
@@ -103,7 +105,7 @@ impl Core {
             if self.lanes.takeable(stamp, lane) {
                 continue;
             }
-            match self.lanes.wait_in(&*self.driver.0, stream, stamp) {
+            match self.lanes.wait_in(&*self.driver.0, (lane, stream), stamp) {
                 Ok(true) => {}
                 Ok(false) => return None,
                 Err(error) => {
@@ -115,15 +117,30 @@ impl Core {
         Some(self.heap.take_at(start, quanta))
     }
 
+    /// Whether a lane that lacks memory looks for what others freed: where the pool cannot grow,
+    /// and else once for as many freed bytes as caches may hold. Each look costs driver calls for
+    /// every lane; with one for each block, streams that hand blocks on would make thousands.
+    fn looks_for_foreign(&self, quanta: u32) -> bool {
+        let pages = quanta.div_ceil(self.heap.per_granule()) as usize;
+        let grows = self.room() + self.vmem.stock() >= pages;
+        !grows || self.lanes.freed_bytes - self.looked_at >= self.settings.cache
+    }
+
     /// Records fences on lanes other than `lane` that have freed something, so that what they
-    /// freed can be had at all.
-    fn record_foreign(&mut self, lane: LaneId) {
-        for other in self.lanes.ids() {
-            if other != lane || other == self.sync {
-                let recorded = self.lanes.record(&*self.driver.0, other);
-                note(recorded.map(|_| ()), "a fence could not be recorded");
+    /// freed can be had at all, and looks which have passed.
+    fn look_for_foreign(&mut self, lane: LaneId) {
+        self.wanted_at = self.misses;
+        self.looked_at = self.lanes.freed_bytes;
+        let driver = std::sync::Arc::clone(&self.driver.0);
+        driver.together(&mut || {
+            for other in self.lanes.ids() {
+                if other != lane || other == self.sync {
+                    let recorded = self.lanes.record(&*driver, other);
+                    note(recorded.map(|_| ()), "a fence could not be recorded");
+                }
             }
-        }
+            self.settle();
+        });
     }
 
     /// Records and looks at fences until none passes any more: what passes may empty slabs,
@@ -140,6 +157,18 @@ impl Core {
     /// Backs the best place and takes it; looks again where fences seen passed on the way may
     /// have made a better place than the planned one.
     fn grow(
+        &mut self,
+        quanta: u32,
+        align: u32,
+        lane: LaneId,
+    ) -> std::result::Result<NodeId, Refusal> {
+        let driver = std::sync::Arc::clone(&self.driver.0);
+        let mut grown = Err(Refusal::AddressSpace);
+        driver.together(&mut || grown = self.grow_inside(quanta, align, lane));
+        grown
+    }
+
+    fn grow_inside(
         &mut self,
         quanta: u32,
         align: u32,

@@ -80,8 +80,14 @@ impl Core {
         let turn = cache.waiting().turns;
         cache.waiting().turns = turn.wrapping_add(1);
         let start = turn.is_multiple_of(8).then(Instant::now);
-        let stamp = self.fence_batch(open_bytes);
-        self.settle_sync();
+        let stamp = self.lanes.stamp(self.sync, open_bytes);
+        let (driver, lanes, sync) = (&*self.driver.0, &mut self.lanes, self.sync);
+        driver.together(&mut || {
+            let recorded = lanes.record(driver, sync);
+            note(recorded.map(|_| ()), "a fence could not be recorded");
+            let settled = lanes.settle_lane(driver, sync);
+            note(settled.map(|_| ()), "a fence could not be queried");
+        });
         let waiting = cache.waiting();
         if let Some(start) = start {
             let spent = start.elapsed().as_nanos() as u64 as f64;

@@ -4,6 +4,8 @@
 //! all of them and opens the next. Fences settle in order. See the room's page for
 //! the invariants.
 
+mod settle;
+
 use super::{CLEAN, JOIN, LANES_MAX, LaneId, Stamp};
 use crate::driver::{Driver, DriverResult, EventHandle, Scope, StreamHandle};
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -32,6 +34,9 @@ struct Fence {
     events: Vec<EventHandle>,
 }
 
+/// Fences that a lane has in flight before a further one first looks which have passed.
+const FENCES_KEPT: usize = 16;
+
 #[derive(Debug)]
 struct Lane {
     kind: LaneKind,
@@ -46,6 +51,8 @@ struct Lane {
     fences: VecDeque<Fence>,
     /// Retired: the number is reused once the last fence has passed.
     retired: bool,
+    /// What the lane's stream has been made to wait for: another lane, up to a sequence.
+    awaited: Vec<(LaneId, u64)>,
 }
 
 /// All lanes of one pool.
@@ -67,6 +74,8 @@ pub struct Lanes {
     ignore_stamps: bool,
     /// Fences recorded in all.
     pub fences_recorded: u64,
+    /// Bytes freed behind fences in all.
+    pub freed_bytes: u64,
 }
 
 impl Lanes {
@@ -86,6 +95,7 @@ impl Lanes {
             opportunistic: true,
             ignore_stamps: false,
             fences_recorded: 0,
+            freed_bytes: 0,
         }
     }
 
@@ -110,6 +120,8 @@ impl Lanes {
         lane.kind = kind;
         lane.key = key;
         lane.retired = false;
+        // Another stream: it has waited for nothing yet.
+        lane.awaited.clear();
         self.by_key.insert(key, id);
         Some(id)
     }
@@ -182,6 +194,7 @@ impl Lanes {
         }
         l.dirty_bytes += bytes;
         l.dirty_count += 1;
+        self.freed_bytes += bytes;
         Stamp { lane, seq: l.open }
     }
 
@@ -245,7 +258,8 @@ impl Lanes {
     }
 
     /// Whether lane `by` may take a piece with this stamp without more ado: it has passed,
-    /// or only `by`'s own earlier work is behind it. The sync lane takes passed pieces only.
+    /// only `by`'s own earlier work is behind it, or its stream has been made to wait for it
+    /// ([`Lanes::wait_in`]). The sync lane takes passed pieces only.
     #[inline]
     pub fn takeable(&self, stamp: Stamp, by: LaneId) -> bool {
         if stamp.lane == by && by != CLEAN {
@@ -254,7 +268,14 @@ impl Lanes {
         if stamp.lane == JOIN {
             return self.join_takeable(stamp.seq, by);
         }
-        self.cleans(stamp)
+        self.cleans(stamp) || self.has_awaited(stamp, by)
+    }
+
+    /// Whether the stream of `by` waits for what `stamp` stands for before any later work.
+    #[inline]
+    fn has_awaited(&self, stamp: Stamp, by: LaneId) -> bool {
+        let awaited = &self.lanes[by as usize].awaited;
+        awaited.iter().any(|&(lane, seq)| lane == stamp.lane && stamp.seq <= seq)
     }
 
     fn orders_itself(&self, lane: LaneId) -> bool {
@@ -267,7 +288,8 @@ impl Lanes {
         if !self.opportunistic && by != owner {
             return false;
         }
-        let free = |&p: &Stamp| (p.lane == by && self.orders_itself(by)) || self.passed(p);
+        let own = |p: Stamp| p.lane == by && self.orders_itself(by);
+        let free = |&p: &Stamp| own(p) || self.passed(p) || self.has_awaited(p, by);
         self.joins.get(&number).is_none_or(|parts| parts.iter().all(free))
     }
 
@@ -282,6 +304,10 @@ impl Lanes {
         let kind = l.kind;
         if self.open_captures > 0 || !matches!(kind, LaneKind::Stream(_) | LaneKind::Sync) {
             return Ok(false);
+        }
+        if self.lanes[lane as usize].fences.len() >= FENCES_KEPT {
+            // Nobody asked for a while: else each fence would cost another event.
+            self.settle_lane(driver, lane)?;
         }
         let mut events = self.lists.pop().unwrap_or_default();
         let marked = match kind {
@@ -351,10 +377,12 @@ impl Lanes {
 
     /// Records a fence on every lane that has freed something since its last.
     pub fn record_all(&mut self, driver: &dyn Driver) -> DriverResult<()> {
-        for lane in 1..self.lanes.len() {
-            self.record(driver, lane as LaneId)?;
-        }
-        Ok(())
+        let mut recorded = Ok(());
+        driver.together(&mut || {
+            recorded = (1..self.lanes.len())
+                .try_for_each(|lane| self.record(driver, lane as LaneId).map(|_| ()));
+        });
+        recorded
     }
 
     /// Whether some fence is in flight.
@@ -367,12 +395,13 @@ impl Lanes {
         self.lanes.iter().any(|l| !l.fences.is_empty() || l.dirty_count > 0)
     }
 
-    /// Makes later work of `stream` wait for what `stamp` stands for. False: some of it has no
-    /// fence that can be waited for.
+    /// Makes later work of `by`, which is the lane of `stream`, wait for what `stamp` stands for.
+    /// False: some of it has no fence that can be waited for. One wait covers all that the other
+    /// lane freed before its fence: `by` may take that too from now on.
     pub fn wait_in(
         &mut self,
         driver: &dyn Driver,
-        stream: StreamHandle,
+        (by, stream): (LaneId, StreamHandle),
         stamp: Stamp,
     ) -> DriverResult<bool> {
         let parts = match stamp.lane {
@@ -380,74 +409,31 @@ impl Lanes {
             _ => vec![stamp],
         };
         for part in parts {
-            if self.passed(part) {
+            let own = part.lane == by && self.orders_itself(by);
+            if own || self.passed(part) || self.has_awaited(part, by) {
                 continue;
             }
             if part.seq == self.lanes[part.lane as usize].open && !self.record(driver, part.lane)? {
                 return Ok(false);
             }
             let fences = &self.lanes[part.lane as usize].fences;
-            let Some(fence) = fences.iter().find(|f| f.seq >= part.seq) else { return Ok(false) };
+            let Some(first) = fences.iter().position(|f| f.seq >= part.seq) else {
+                return Ok(false);
+            };
+            // A wait for the oldest fence that suffices is soonest over, one for the newest
+            // gives most: this one gives half of what the other lane has freed, at least.
+            let fence = &fences[first.max(fences.len() / 2)];
+            let seq = fence.seq;
             for &event in &fence.events {
                 driver.stream_wait(stream, event)?;
             }
+            let awaited = &mut self.lanes[by as usize].awaited;
+            match awaited.iter_mut().find(|(lane, _)| *lane == part.lane) {
+                Some(known) => known.1 = seq,
+                None => awaited.push((part.lane, seq)),
+            }
         }
         Ok(true)
-    }
-
-    /// Looks which fences have passed. Answers whether any did. A query that fails is
-    /// returned after the others were asked; its fence stays.
-    pub fn settle(&mut self, driver: &dyn Driver) -> DriverResult<bool> {
-        let mut any = false;
-        let mut failed = None;
-        for id in 1..self.lanes.len() {
-            match self.settle_lane(driver, id as LaneId) {
-                Ok(progress) => any |= progress,
-                Err(error) => failed = Some(error),
-            }
-        }
-        if any {
-            self.forget_passed();
-        }
-        match failed {
-            Some(error) => Err(error),
-            None => Ok(any),
-        }
-    }
-
-    /// [`Lanes::settle`] for one lane.
-    pub fn settle_lane(&mut self, driver: &dyn Driver, lane: LaneId) -> DriverResult<bool> {
-        let mut any = false;
-        while let Some(fence) = self.lanes[lane as usize].fences.front() {
-            for &event in &fence.events {
-                if !driver.event_query(event)? {
-                    return Ok(any);
-                }
-            }
-            self.pass_front(lane);
-            any = true;
-        }
-        Ok(any)
-    }
-
-    fn pass_front(&mut self, lane: LaneId) {
-        let l = &mut self.lanes[lane as usize];
-        if let Some(mut fence) = l.fences.pop_front() {
-            debug_assert!(fence.seq > l.passed, "fences pass in order");
-            l.passed = fence.seq;
-            self.events.append(&mut fence.events);
-            self.lists.push(fence.events);
-        }
-    }
-
-    /// Drops passed joins.
-    fn forget_passed(&mut self) {
-        if self.joins.is_empty() {
-            return;
-        }
-        let mut joins = std::mem::take(&mut self.joins);
-        joins.retain(|_, parts| !parts.iter().all(|&p| self.passed(p)));
-        self.joins = joins;
     }
 
     /// Whether a retired lane has nothing in flight any more.
@@ -558,6 +544,7 @@ impl Lane {
             dirty_count: 0,
             fences: VecDeque::new(),
             retired: false,
+            awaited: Vec::new(),
         }
     }
 }

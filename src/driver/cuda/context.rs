@@ -11,8 +11,9 @@
 //!
 //! Cost a call: one look at the thread's context; where it is another, a push and a pop; where
 //! captures could object, two exchanges of the capture mode. Each is a driver call that touches
-//! only the thread's own state.
+//! only the thread's own state; [`Contexts::within`] makes them once for several calls.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use cust_raw::{CUcontext, CUdevice};
@@ -32,6 +33,20 @@ pub(super) struct Contexts {
     api: Arc<Api>,
     device: CUdevice,
     chosen: OnceCell<Chosen>,
+}
+
+thread_local! {
+    /// The address of the [`Contexts`] that this thread is inside of for several calls; 0: none.
+    static WITHIN: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Puts [`WITHIN`] back, also when a panic passes.
+struct Restore(usize);
+
+impl Drop for Restore {
+    fn drop(&mut self) {
+        WITHIN.set(self.0);
+    }
 }
 
 /// The context in use, as a number.
@@ -88,6 +103,12 @@ impl Contexts {
         if self.api.is_shut_down() {
             return Err(DriverError { call, code: Code::ShutDown });
         }
+        if WITHIN.get() == std::ptr::from_ref(self).addr()
+            && let Some(chosen) = self.chosen.get()
+        {
+            let context = std::ptr::with_exposed_provenance_mut(chosen.context);
+            return Ok(Inside { api: &self.api, context, pushed: false, mode: None });
+        }
         let mode = if relaxed { self.relax() } else { None };
         let mut inside =
             Inside { api: &self.api, context: std::ptr::null_mut(), pushed: false, mode };
@@ -100,6 +121,20 @@ impl Contexts {
             inside.pushed = true;
         }
         Ok(inside)
+    }
+
+    /// Runs `f` inside the context, relaxed: its calls find the thread prepared.
+    pub(super) fn within(&self, f: &mut dyn FnMut()) {
+        let here = std::ptr::from_ref(self).addr();
+        if WITHIN.get() == here {
+            return f();
+        }
+        // Where the context cannot be entered, each call says why.
+        let Ok(inside) = self.enter(Call::EventQuery, true) else { return f() };
+        let restore = Restore(WITHIN.replace(here));
+        f();
+        drop(restore);
+        drop(inside);
     }
 
     /// Whether a context has been chosen, and whether it is the primary one.

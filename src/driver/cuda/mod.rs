@@ -185,6 +185,10 @@ impl Driver for CudaDriver {
         &self.info
     }
 
+    fn together(&self, f: &mut dyn FnMut()) {
+        self.contexts.within(f);
+    }
+
     fn memory_info(&self) -> DriverResult<(usize, usize)> {
         self.free_and_total()
     }
