@@ -169,8 +169,11 @@ impl Calls {
 
 const OWN_WORK: [&str; 1] = ["cuMemsetD8Async"];
 
+/// Measures something with so many pairs of calls.
+type Part = fn(usize) -> Vec<Row>;
+
 /// What is measured, each in a process of its own: a program begins CUDA once in its life.
-const PARTS: [(&str, fn(usize) -> Vec<Row>); 10] = [
+const PARTS: [(&str, Part); 10] = [
     ("sync-4KiB", |pairs| sync_lane(4 << 10, pairs)),
     ("sync-64KiB", |pairs| sync_lane(64 << 10, pairs)),
     ("ring", |pairs| hand_over(Way::Ring, true, false, pairs / 10)),
@@ -394,7 +397,7 @@ fn reservoir(steps: usize) -> Vec<Row> {
     let mut live: VecDeque<(usize, u64)> = VecDeque::new();
     let mut step = |i: usize| {
         seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        let bytes = 256usize << (seed >> 33) % 14;
+        let bytes = 256usize << ((seed >> 33) % 14);
         let stream = bench.streams[i / 512 % 2];
         if live.len() == 200 {
             let (block, of) = live.pop_front().expect("full");
@@ -437,7 +440,7 @@ fn idle_streams() -> Vec<Row> {
         let mut live = Vec::new();
         for _ in 0..100 {
             seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            let bytes = 256usize << (seed >> 33) % 14;
+            let bytes = 256usize << ((seed >> 33) % 14);
             let block = bench.pool.alloc(bytes, stream).expect("fits");
             bench.work(block, bytes, stream);
             live.push(block);

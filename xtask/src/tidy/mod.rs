@@ -93,10 +93,12 @@ fn read_all(dirs: &[&str], extensions: &[&str]) -> Outcome<Vec<Source>> {
     Ok(all)
 }
 
-/// The part of the source that every rule covers: the library, the command, xtask, and the
-/// simulated driver.
+/// The part of the source that every rule covers: the library, the command, xtask, the simulated
+/// driver and the probe.
 fn is_product(path: &Path) -> bool {
-    ["src", "cli/src", "xtask/src", "sim/cuda/src"].iter().any(|dir| path.starts_with(dir))
+    ["src", "cli/src", "xtask/src", "sim/cuda/src", "sim/probe/src"]
+        .iter()
+        .any(|dir| path.starts_with(dir))
 }
 
 /// The tokens, or a violation that says why there are none.
