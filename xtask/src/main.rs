@@ -7,6 +7,7 @@
 
 mod args;
 mod bench;
+mod gpu;
 mod header;
 mod proc;
 mod programs;
@@ -75,9 +76,9 @@ const COMMANDS: &[Command] = &[
     },
     Command {
         name: "gpu",
-        usage: "gpu",
-        about: "asks the forebay command what it sees of a CUDA device",
-        run: programs::gpu,
+        usage: gpu::USAGE,
+        about: "checks the CUDA side on a GPU, packs that for another machine, or simulates it",
+        run: gpu::run,
     },
     Command {
         name: "tools",

@@ -1,4 +1,4 @@
-//! Commands that build one program of the project and run it: `demo`, `soak`, `gpu`.
+//! Commands that build one program of the project and run it: `demo`, `soak`.
 //!
 //! Owns which program that is and with which backend. Holds no logic of its own.
 
@@ -27,14 +27,4 @@ pub fn soak(mut args: Args) -> Outcome<()> {
     let mut cargo = proc::cargo();
     cargo.args(["run", "--release", "--example", "soak", "--", "--seconds"]);
     proc::run(cargo.arg(seconds.to_string()))
-}
-
-/// `cargo xtask gpu`: what the `forebay` command sees of a CUDA device.
-pub fn gpu(args: Args) -> Outcome<()> {
-    args.finish()?;
-    println!("All that needs a GPU to be checked is listed in docs/gpu-verification.md.");
-    let forebay = build_command()?;
-    let mut doctor = proc::program(forebay);
-    doctor.args(["doctor", "--json"]).env("FOREBAY_BACKEND", "cuda");
-    proc::run(&mut doctor).map_err(|e| format!("no usable CUDA device here: {e}"))
 }

@@ -7,7 +7,7 @@
 
 use super::pool::process::{Ended, Programs};
 use super::{Row, gather, number, rows_from_json, traces};
-use crate::test::sim::stage_sim;
+use crate::test::stage_sim;
 use crate::{Outcome, proc, programs};
 use std::path::Path;
 

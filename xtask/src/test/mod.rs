@@ -9,7 +9,10 @@ mod c;
 mod cargo;
 mod cuda;
 mod library;
-pub mod sim;
+mod probe;
+mod sim;
+
+pub use sim::stage_sim;
 
 use crate::Outcome;
 use crate::args::Args;
@@ -17,7 +20,7 @@ use crate::report::Tally;
 use std::time::Instant;
 
 /// The command's form.
-pub const USAGE: &str = "test [unit|rust|model|sim|cuda|c|cli] [--full]";
+pub const USAGE: &str = "test [unit|rust|model|sim|probe|cuda|c|cli] [--full]";
 
 /// What the groups are told.
 #[derive(Clone, Copy)]
@@ -38,6 +41,7 @@ const GROUPS: &[Group] = &[
     Group { name: "rust", budget: 600, run: cargo::integration },
     Group { name: "model", budget: 300, run: cargo::model },
     Group { name: "sim", budget: 300, run: sim::run },
+    Group { name: "probe", budget: 120, run: probe::run },
     Group { name: "cuda", budget: 420, run: cuda::run },
     Group { name: "c", budget: 420, run: c::run },
     Group { name: "cli", budget: 180, run: cargo::cli },
