@@ -3,6 +3,8 @@
 //! Owns which program that is and with which backend. Holds no logic of its own.
 
 use crate::args::Args;
+use crate::bench::on_simulated;
+use crate::test::stage_sim;
 use crate::{Outcome, proc};
 use std::path::PathBuf;
 
@@ -14,10 +16,19 @@ pub fn build_command() -> Outcome<PathBuf> {
     Ok(proc::target_dir().join("release/forebay"))
 }
 
-/// `cargo xtask demo`: the demo of the `forebay` command, on host memory.
+/// `cargo xtask demo`: the demo of the `forebay` command, on host memory, then the same on the
+/// simulated CUDA driver. With arguments: the command's own demo, with these.
 pub fn demo(args: Args) -> Outcome<()> {
     let forebay = build_command()?;
-    proc::run(proc::program(forebay).arg("demo").args(args.pass_on()))
+    let own = args.pass_on();
+    proc::run(proc::program(&forebay).arg("demo").args(&own))?;
+    if !own.is_empty() {
+        return Ok(());
+    }
+    println!("\nThe same through the CUDA backend, on the simulated driver (no GPU is involved):\n");
+    let folder = stage_sim()?;
+    let mut demo = proc::program(&forebay);
+    proc::run(demo.args(["demo", "--backend", "cuda"]).envs(on_simulated(&folder)))
 }
 
 /// `cargo xtask soak`: the soak program, in release form.

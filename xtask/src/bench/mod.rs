@@ -88,7 +88,7 @@ const GROUPS: &[Group] =
 
 /// The environment of a program that is to find the simulated CUDA driver in `folder`: devices
 /// larger than any trace, whose fresh memory is not filled, since nothing reads it.
-fn on_simulated(folder: &Path) -> [(&'static str, OsString); 3] {
+pub fn on_simulated(folder: &Path) -> [(&'static str, OsString); 3] {
     [
         ("LD_LIBRARY_PATH", folder.into()),
         ("FOREBAY_SIM_MEMORY", "512GiB".into()),
