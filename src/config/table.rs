@@ -316,7 +316,7 @@ mod tests {
             let first = VARIABLES.iter().position(|other| other.name == variable.name);
             assert_eq!(first, Some(index), "{variable:?}");
         }
-        assert_eq!(VARIABLES.len(), 24);
+        assert_eq!(VARIABLES.len(), 25);
     }
 
     #[test]

@@ -243,7 +243,9 @@ impl Core {
         let node =
             if guarded { self.place_guarded(quanta)? } else { self.place(quanta, align, cache)? };
         let (off, _, _) = self.heap.block(node);
-        self.heap.set_word(node, Extent { tag, lane: cache.id as u16, bytes }.word());
+        let lane = cache.id as LaneId;
+        let captive = self.lanes.is_capture(lane);
+        self.heap.set_word(node, Extent { tag, lane, captive, bytes }.word());
         self.marks.set(off, Descriptor::Extent { node });
         let rounded = u64::from(quanta) << QUANTUM_SHIFT;
         self.totals.extent_allocs += 1;
@@ -313,6 +315,8 @@ pub struct Extent {
     pub tag: u8,
     /// The lane it was allocated on.
     pub lane: LaneId,
+    /// Whether that was a capture's. The number alone does not tell: it may serve one later.
+    pub captive: bool,
     /// Requested bytes (below 2^40).
     pub bytes: usize,
 }
@@ -320,13 +324,19 @@ pub struct Extent {
 impl Extent {
     /// Packs it.
     pub fn word(self) -> u64 {
-        debug_assert!((self.bytes as u64) < 1 << 40);
-        u64::from(self.tag) | u64::from(self.lane) << 8 | (self.bytes as u64) << 24
+        debug_assert!((self.bytes as u64) < 1 << 40 && self.lane < 1 << 12);
+        let lane = u64::from(self.lane) << 8 | u64::from(self.captive) << 23;
+        u64::from(self.tag) | lane | (self.bytes as u64) << 24
     }
 
     /// Unpacks it.
     pub fn from_word(word: u64) -> Extent {
-        Extent { tag: word as u8, lane: (word >> 8) as LaneId, bytes: (word >> 24) as usize }
+        Extent {
+            tag: word as u8,
+            lane: (word >> 8 & 0xfff) as LaneId,
+            captive: word >> 23 & 1 != 0,
+            bytes: (word >> 24) as usize,
+        }
     }
 }
 

@@ -162,18 +162,6 @@ impl Core {
         align: u32,
         lane: LaneId,
     ) -> std::result::Result<NodeId, Refusal> {
-        let driver = std::sync::Arc::clone(&self.driver.0);
-        let mut grown = Err(Refusal::AddressSpace);
-        driver.together(&mut || grown = self.grow_inside(quanta, align, lane));
-        grown
-    }
-
-    fn grow_inside(
-        &mut self,
-        quanta: u32,
-        align: u32,
-        lane: LaneId,
-    ) -> std::result::Result<NodeId, Refusal> {
         let unsettled = self.lanes.unsettled() || !self.pending.is_empty();
         match self.grow_once(quanta, align, lane) {
             // Granules counted as the place's own could now be moved there.

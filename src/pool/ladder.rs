@@ -67,7 +67,7 @@ fn climb_on<R>(
         let driver_fails = matches!(refusal, Refusal::Driver(_));
         // The first rung is every miss's: no look at the clock there.
         let since = (rung == Rung::Wait).then(Instant::now);
-        if rung == Rung::Anywhere && driver_fails || !rung.climb(shared, id, bytes, since)? {
+        if rung == Rung::Anywhere && driver_fails || !rung.climb(shared, id, bytes, since, false)? {
             continue;
         }
         loop {
@@ -79,7 +79,7 @@ fn climb_on<R>(
             // The owner may free in several steps, and of the pending fences some may suffice;
             // the other rungs are climbed once.
             let in_steps = matches!(rung, Rung::Owner | Rung::Wait);
-            if !in_steps || !refusal.may_pass() || !rung.climb(shared, id, bytes, since)? {
+            if !in_steps || !refusal.may_pass() || !rung.climb(shared, id, bytes, since, true)? {
                 break;
             }
         }
@@ -122,6 +122,7 @@ impl Rung {
         id: u64,
         bytes: usize,
         since: Option<Instant>,
+        again: bool,
     ) -> Result<bool> {
         match self {
             Rung::Inside => Ok(true),
@@ -132,7 +133,7 @@ impl Rung {
                 super::capture::release_gone();
                 registry::revoke(shared, id)
             }
-            Rung::Wait => wait(shared, id, since),
+            Rung::Wait => wait(shared, id, since, again),
             Rung::Owner => {
                 let Some((call, context)) = shared.hooks().on_out_of_memory else {
                     return Ok(false);
@@ -157,19 +158,25 @@ impl Refusal {
 }
 
 /// Waits until a pending fence has passed, up to the pool's patience counted from `since`.
-/// False: none has.
-fn wait(shared: &'static Shared, id: u64, since: Option<Instant>) -> Result<bool> {
+/// False: none has, or it is the patience's end and not the first look: others may free without
+/// end what does not suffice.
+fn wait(shared: &'static Shared, id: u64, since: Option<Instant>, again: bool) -> Result<bool> {
+    let patience = shared.with_core(id, |core| core.settings.oom_wait)?;
+    let over = |since: Option<Instant>| since.is_none_or(|s| s.elapsed() >= patience);
+    if again && over(since) {
+        return Ok(false);
+    }
     loop {
-        let (progress, in_flight, patience) = shared.with_core(id, |core| {
+        let (progress, in_flight) = shared.with_core(id, |core| {
             if core.lanes.open_captures() > 0 {
-                return (false, false, Duration::ZERO);
+                return (false, false);
             }
             let recorded = core.lanes.record_all(&*core.driver.0);
             super::core::note(recorded, "a fence could not be recorded");
             let progress = core.settle();
-            (progress, core.lanes.in_flight(), core.settings.oom_wait)
+            (progress, core.lanes.in_flight())
         })?;
-        if progress || !in_flight || since.is_none_or(|s| s.elapsed() >= patience) {
+        if progress || !in_flight || over(since) {
             return Ok(progress);
         }
         std::thread::sleep(Duration::from_micros(50));

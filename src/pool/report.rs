@@ -229,7 +229,9 @@ pub fn out_of_memory(core: &mut Core, bytes: usize, refusal: Refusal) -> String 
             format!("; {missing} bytes missing, and pinned blocks hold their granules")
         }
         Refusal::Short { missing } => format!("; {missing} bytes missing"),
-        Refusal::AddressSpace => "; no address range is long enough".to_owned(),
+        Refusal::AddressSpace => {
+            "; no address range is long enough, or the tables of slots are full".to_owned()
+        }
         Refusal::Driver(error) => format!("; {error}"),
         Refusal::Stale | Refusal::Capturing(_) => String::new(),
     });

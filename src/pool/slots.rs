@@ -189,8 +189,11 @@ impl Core {
                     cache.push(class, round);
                     return;
                 }
-                let (rounds, count) = cache.take_behind(class, SOME);
-                self.give_back(cache.id as LaneId, &rounds[..count]);
+                // A magazine from the depot may hold more than this thread's may.
+                while cache.prev[class].len >= cache.mags[class].cap {
+                    let (rounds, count) = cache.take_behind(class, SOME);
+                    self.give_back(cache.id as LaneId, &rounds[..count]);
+                }
             }
             cache.swap(class);
         }

@@ -420,7 +420,10 @@ impl Core {
                     self.free_extent(node, crate::stream::Stamp::CLEAN);
                     return Ok(());
                 }
-                let stamp = self.free_stamp(lane, extent.lane, &side.uses, bytes as u64);
+                // The orphans' lane is never a capture's.
+                let own = extent.captive || !self.lanes.is_capture(extent.lane);
+                let owner = if own { extent.lane } else { self.orphans };
+                let stamp = self.free_stamp(lane, owner, &side.uses, bytes as u64);
                 self.free_extent(node, stamp);
                 self.fence_if_due(cache, bytes);
             }

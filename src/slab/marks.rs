@@ -9,8 +9,8 @@
 //! Promises: ranges of marks start at multiples of 128 and have at least one spare mark that
 //! stays 0; descriptors of quanta that begin no known block are 0.
 //!
-//! Limits: 2^26 marks, thus 2^26 slots live at once in a pool (16 GiB of the smallest, 256 B);
-//! and 2^26 extents.
+//! Limits: 2^26 marks. Ranges are rounded up to powers of two, so that they are enough for 2^25
+//! slots live at once in a pool (8 GiB of the smallest, 256 B), often for more. And 2^26 extents.
 
 use super::class::CLASS_END;
 use crate::base::raw::Table;
@@ -191,10 +191,21 @@ impl Marks {
             return Some(range);
         }
         if self.top + len > self.marks.len() {
-            return None;
+            return self.split_range(kind);
         }
         let range = self.top as u32;
         self.top += len;
+        Some(range)
+    }
+
+    /// A range of `kind` out of a longer spare one; the rest stays spare, in halves.
+    #[cold]
+    fn split_range(&mut self, kind: usize) -> Option<u32> {
+        let longer = (kind + 1..RANGE_KINDS).find(|&longer| !self.spare[longer].is_empty())?;
+        let range = self.spare[longer].pop()?;
+        for half in kind..longer {
+            self.spare[half].push(range + (RANGE_MIN << half) as u32);
+        }
         Some(range)
     }
 

@@ -255,6 +255,12 @@ fn mark_ranges_have_a_spare_and_are_used_again() {
     assert_eq!(marks.take_range(255), Some(1664));
     assert_eq!(marks.take_range(1), Some(1920));
     assert_eq!(marks.take_range(1), None);
+    // A longer spare range is cut: 512 marks at 640 into 128, 128 and 256.
+    marks.give_range(640, 511);
+    assert_eq!(marks.take_range(1), Some(640));
+    assert_eq!(marks.take_range(200), Some(896));
+    assert_eq!(marks.take_range(1), Some(768));
+    assert_eq!(marks.take_range(1), None);
 }
 
 #[test]

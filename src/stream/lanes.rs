@@ -32,6 +32,8 @@ struct Fence {
     seq: u64,
     /// One event, or one a known stream where the device has no context events.
     events: Vec<EventHandle>,
+    /// What must have passed as well: streams that had ended when it was recorded, unfinished.
+    after: Vec<Stamp>,
 }
 
 /// Fences that a lane has in flight before a further one first looks which have passed.
@@ -324,13 +326,26 @@ impl Lanes {
             self.lists.push(events);
             return Err(error);
         }
+        let after = if self.in_order(lane) { Vec::new() } else { self.ended_unfinished() };
         let l = &mut self.lanes[lane as usize];
-        l.fences.push_back(Fence { seq: l.open, events });
+        l.fences.push_back(Fence { seq: l.open, events, after });
         l.open += 1;
         l.dirty_bytes = 0;
         l.dirty_count = 0;
         self.fences_recorded += 1;
         Ok(true)
+    }
+
+    /// Whether each fence of a lane covers all that those before it cover. Not so where a fence is
+    /// one event a known stream: streams become unknown.
+    fn in_order(&self, lane: LaneId) -> bool {
+        self.context_events || matches!(self.lanes[lane as usize].kind, LaneKind::Stream(_))
+    }
+
+    /// The last fences of streams that have ended with work in flight.
+    fn ended_unfinished(&self) -> Vec<Stamp> {
+        let lanes = (0..).zip(&self.lanes).filter(|(_, l)| l.retired);
+        lanes.filter_map(|(lane, l)| Some(Stamp { lane, seq: l.fences.back()?.seq })).collect()
     }
 
     /// Records an event at `scope` and keeps it in `events`.
@@ -420,12 +435,20 @@ impl Lanes {
             let Some(first) = fences.iter().position(|f| f.seq >= part.seq) else {
                 return Ok(false);
             };
+            let in_order = self.in_order(part.lane);
             // A wait for the oldest fence that suffices is soonest over, one for the newest
             // gives most: this one gives half of what the other lane has freed, at least.
-            let fence = &fences[first.max(fences.len() / 2)];
+            let fence = &fences[if in_order { first.max(fences.len() / 2) } else { first }];
+            if !fence.after.iter().all(|&stamp| self.passed(stamp)) {
+                return Ok(false);
+            }
             let seq = fence.seq;
             for &event in &fence.events {
                 driver.stream_wait(stream, event)?;
+            }
+            if !in_order {
+                // It says nothing of what was freed before the fence before it.
+                continue;
             }
             let awaited = &mut self.lanes[by as usize].awaited;
             match awaited.iter_mut().find(|(lane, _)| *lane == part.lane) {

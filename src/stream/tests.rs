@@ -447,6 +447,10 @@ fn without_context_events_the_sync_lane_marks_every_known_stream() {
     assert!(!book.lanes.passed(stamp), "stream 2 is not done");
     book.fake.pass(marks[2].0);
     book.settle();
+    assert!(!book.lanes.passed(stamp), "nor is the stream that ended");
+    book.fake.pass(marks[0].0);
+    book.settle();
+    book.settle();
     assert!(book.lanes.passed(stamp));
     assert_eq!((book.lanes.stream_of(sync), book.lanes.stream_of(b)), (default, TWO));
     book.close();

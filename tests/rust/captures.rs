@@ -199,3 +199,33 @@ fn a_graph_that_ends_gives_its_memory_back() {
     let unknown = capture::follow_graph(u64::MAX, 1).expect_err("no such capture");
     assert_eq!(unknown.status(), Status::InvalidArgument);
 }
+
+/// A lane's number may serve a capture later: blocks that lived before it are not the capture's.
+#[test]
+fn a_block_of_an_ended_stream_is_no_capture_s() {
+    let _alone = alone();
+    let options = HostOptions { total_bytes: 256 * MIB, ..HostOptions::default() };
+    let driver = Arc::new(HostDriver::new(options).expect("a host device"));
+    let mut settings = Settings::resolve(&Config::default(), 256 * MIB as u64, true);
+    settings.keeper = false;
+    let device = Arc::clone(&driver) as Arc<dyn Driver>;
+    let pool = Pool::with_driver(device, settings).expect("a pool");
+    let [old, captured, other] = [(); 3].map(|()| driver.stream_create().expect("a stream").0);
+    let weights = pool.alloc(3 * MIB, old).expect("fits");
+    forebay::pool::registry::retire_stream(old).expect("a stream");
+    driver.quiesce();
+    pool.with_core(|core| core.settle()).expect("alive");
+    let number = capture::begin(captured).expect("a stream of the device");
+    let inside = pool.alloc(3 * MIB, captured).expect("fits");
+    capture::end(number).expect("open");
+    pool.dealloc(weights, other).expect("live");
+    pool.dealloc(inside, other).expect("live");
+    driver.quiesce();
+    pool.trim(0).expect("alive");
+    let pending = pool.stats().expect("alive").pending_bytes;
+    assert_eq!(pending, 3 * MIB as u64, "what the capture allocated waits for its release alone");
+    capture::release(number).expect("ended");
+    driver.quiesce();
+    pool.trim(0).expect("alive");
+    assert_eq!(pool.stats().expect("alive").mapped_bytes, 0);
+}

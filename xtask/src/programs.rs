@@ -25,7 +25,9 @@ pub fn demo(args: Args) -> Outcome<()> {
     if !own.is_empty() {
         return Ok(());
     }
-    println!("\nThe same through the CUDA backend, on the simulated driver (no GPU is involved):\n");
+    println!(
+        "\nThe same through the CUDA backend, on the simulated driver (no GPU is involved):\n"
+    );
     let folder = stage_sim()?;
     let mut demo = proc::program(&forebay);
     proc::run(demo.args(["demo", "--backend", "cuda"]).envs(on_simulated(&folder)))

@@ -4,7 +4,7 @@
 //! those before it cover: then the newest that has passed tells of all before it. Cost: one
 //! query where the oldest has not passed, two where all have, else a few more.
 
-use super::{LaneKind, Lanes};
+use super::Lanes;
 use crate::driver::{Driver, DriverResult};
 use crate::stream::LaneId;
 
@@ -35,10 +35,7 @@ impl Lanes {
 
     /// [`Lanes::settle`] for one lane.
     pub fn settle_lane(&mut self, driver: &dyn Driver, lane: LaneId) -> DriverResult<bool> {
-        let l = &self.lanes[lane as usize];
-        // Without events over the context a fence is one event a known stream, and streams
-        // become unknown: a later fence need not cover them.
-        let in_order = self.context_events || matches!(l.kind, LaneKind::Stream(_));
+        let in_order = self.in_order(lane);
         let mut any = false;
         while !self.lanes[lane as usize].fences.is_empty() && self.has_passed(driver, lane, 0)? {
             any = true;
@@ -68,7 +65,11 @@ impl Lanes {
 
     /// Whether the fence at `index` of those in flight has passed.
     fn has_passed(&self, driver: &dyn Driver, lane: LaneId, index: usize) -> DriverResult<bool> {
-        for &event in &self.lanes[lane as usize].fences[index].events {
+        let fence = &self.lanes[lane as usize].fences[index];
+        if !fence.after.iter().all(|&stamp| self.passed(stamp)) {
+            return Ok(false);
+        }
+        for &event in &fence.events {
             if !driver.event_query(event)? {
                 return Ok(false);
             }

@@ -86,3 +86,48 @@ fn few_queries_tell_of_many_fences() {
         book.close();
     }
 }
+
+#[test]
+fn a_fence_over_known_streams_waits_for_those_that_ended_unfinished() {
+    let mut book = Book::with(false);
+    let sync = book.sync();
+    let (a, b) = (book.stream(1), book.stream(2));
+    let freed = book.lanes.stamp(sync, 1);
+    assert!(book.lanes.retire(&book.driver, a).expect("no fault"));
+    let last_of_a = book.fake.last_record();
+    assert!(book.record(sync), "the default stream and the second: the first is gone");
+    for (event, _) in book.fake.records() {
+        if event != last_of_a {
+            book.fake.pass(event);
+        }
+    }
+    book.settle();
+    assert!(!book.lanes.passed(freed), "its work is not done");
+    let waited = book.lanes.wait_in(&book.driver, (b, TWO), freed).expect("no fault");
+    assert!(!waited && book.fake.waits().is_empty(), "and there is no stream to wait for");
+    book.fake.pass(last_of_a);
+    book.settle();
+    book.settle();
+    assert!(book.lanes.passed(freed));
+    book.close();
+}
+
+#[test]
+fn where_fences_are_not_in_order_a_wait_stands_for_its_own_fence_alone() {
+    let mut book = Book::with(false);
+    let sync = book.sync();
+    let (_, b) = (book.stream(1), book.stream(2));
+    let stamps: Vec<Stamp> = (0..4)
+        .map(|_| {
+            let stamp = book.lanes.stamp(sync, 1);
+            assert!(book.record(sync));
+            stamp
+        })
+        .collect();
+    assert!(book.lanes.wait_in(&book.driver, (b, TWO), stamps[1]).expect("no fault"));
+    assert_eq!(book.fake.waits().len(), 3, "the default stream and both known ones");
+    assert!(stamps.iter().all(|&stamp| !book.lanes.takeable(stamp, b)));
+    book.fake.pass_all();
+    book.settle();
+    book.close();
+}
