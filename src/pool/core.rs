@@ -106,10 +106,6 @@ pub struct Core {
     pub(super) demand: super::ahead::Demand,
     /// Allocations that took the lock, and how many there were when caches were last emptied.
     pub(super) misses: u64,
-    /// [`Core::misses`] when a lane last looked for what others freed.
-    pub(super) wanted_at: u64,
-    /// [`Lanes::freed_bytes`] at that time.
-    pub(super) looked_at: u64,
     pub(super) flushed_at: u64,
     /// And when the pool was last at its limit with no run that fits.
     pub(super) pressed_at: u64,

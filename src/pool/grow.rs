@@ -34,16 +34,20 @@ impl Core {
             return Ok(node);
         }
         if self.lanes.unsettled() || !self.pending.is_empty() {
-            let look = self.looks_for_foreign(quanta);
-            if look {
-                self.look_for_foreign(lane);
+            // What is behind a fence already costs a query at most.
+            if self.lanes.in_flight()
+                && self.settle()
+                && let Some(node) = self.heap.take(quanta, align, lane, &self.lanes, Effort::Full)
+            {
+                return Ok(node);
             }
+            self.look_for_foreign(lane);
             if let Some(node) = self.heap.take(quanta, align, lane, &self.lanes, Effort::Full) {
                 return Ok(node);
             }
-            if look && let Some(node) = self.take_behind(quanta, align, lane) {
-                return Ok(node);
-            }
+        }
+        if let Some(node) = self.take_behind(quanta, align, lane) {
+            return Ok(node);
         }
         // Emptying caches costs; where the last time was a moment ago, a steady load wants the
         // memory for good, and caches are bounded by their budget.
@@ -117,20 +121,9 @@ impl Core {
         Some(self.heap.take_at(start, quanta))
     }
 
-    /// Whether a lane that lacks memory looks for what others freed: where the pool cannot grow,
-    /// and else once for as many freed bytes as caches may hold. Each look costs driver calls for
-    /// every lane; with one for each block, streams that hand blocks on would make thousands.
-    fn looks_for_foreign(&self, quanta: u32) -> bool {
-        let pages = quanta.div_ceil(self.heap.per_granule()) as usize;
-        let grows = self.room() + self.vmem.stock() >= pages;
-        !grows || self.lanes.freed_bytes - self.looked_at >= self.settings.cache
-    }
-
     /// Records fences on lanes other than `lane` that have freed something, so that what they
     /// freed can be had at all, and looks which have passed.
     fn look_for_foreign(&mut self, lane: LaneId) {
-        self.wanted_at = self.misses;
-        self.looked_at = self.lanes.freed_bytes;
         let driver = std::sync::Arc::clone(&self.driver.0);
         driver.together(&mut || {
             for other in self.lanes.ids() {

@@ -471,13 +471,12 @@ impl Core {
     }
 
     /// Records a fence behind freed extents when enough has gathered, where it is of use: on the
-    /// sync lane always; elsewhere while lanes look for what others freed, so that it has passed
-    /// when they do. A large block does not wait for either.
+    /// sync lane always, elsewhere when another lane could take the memory; it has then mostly
+    /// passed when one does. A large block does not wait for others.
     fn fence_if_due(&mut self, cache: &mut LaneCache, bytes: usize) {
         const LARGE: usize = 16 * MIB;
-        const GATHERED: u64 = 64 << 20;
+        const GATHERED: u64 = 32 << 20;
         const COUNT: u64 = 256;
-        const WANTED_FOR: u64 = 4096;
         let lane = cache.id as LaneId;
         let (dirty, count) = self.lanes.dirty(lane);
         if lane == self.sync {
@@ -486,20 +485,15 @@ impl Core {
                 self.record_lane(lane);
                 self.settle();
             }
-        } else if self.lanes.active() > 3 {
-            let wanted = self.misses - self.wanted_at < WANTED_FOR;
-            if bytes >= LARGE || wanted && (dirty >= GATHERED || count >= COUNT) {
-                self.record_lane(lane);
-            }
+        } else if self.lanes.active() > 3 && (bytes >= LARGE || dirty >= GATHERED || count >= COUNT)
+        {
+            self.record_lane(lane);
         }
     }
 
     fn record_lane(&mut self, lane: LaneId) {
-        let (driver, lanes) = (&*self.driver.0, &mut self.lanes);
-        driver.together(&mut || {
-            let recorded = lanes.record(driver, lane);
-            super::core::note(recorded.map(|_| ()), "a fence could not be recorded");
-        });
+        let recorded = self.lanes.record(&*self.driver.0, lane);
+        super::core::note(recorded.map(|_| ()), "a fence could not be recorded");
     }
 
     /// Takes what the side table has on a block that is being freed: recorded uses are

@@ -111,8 +111,6 @@ fn core_over(
         shares: super::share::Shares::default(),
         demand: super::ahead::Demand::default(),
         misses: 1 << 32,
-        wanted_at: 0,
-        looked_at: 0,
         flushed_at: 0,
         pressed_at: 0,
         idle_since: None,

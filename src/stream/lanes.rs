@@ -36,7 +36,7 @@ struct Fence {
     after: Vec<Stamp>,
 }
 
-/// Fences that a lane has in flight before a further one first looks which have passed.
+/// Fences that a lane has in flight at most; a further one moves the newest.
 const FENCES_KEPT: usize = 16;
 
 #[derive(Debug)]
@@ -76,8 +76,6 @@ pub struct Lanes {
     ignore_stamps: bool,
     /// Fences recorded in all.
     pub fences_recorded: u64,
-    /// Bytes freed behind fences in all.
-    pub freed_bytes: u64,
 }
 
 impl Lanes {
@@ -97,7 +95,6 @@ impl Lanes {
             opportunistic: true,
             ignore_stamps: false,
             fences_recorded: 0,
-            freed_bytes: 0,
         }
     }
 
@@ -196,7 +193,6 @@ impl Lanes {
         }
         l.dirty_bytes += bytes;
         l.dirty_count += 1;
-        self.freed_bytes += bytes;
         Stamp { lane, seq: l.open }
     }
 
@@ -307,9 +303,8 @@ impl Lanes {
         if self.open_captures > 0 || !matches!(kind, LaneKind::Stream(_) | LaneKind::Sync) {
             return Ok(false);
         }
-        if self.lanes[lane as usize].fences.len() >= FENCES_KEPT {
-            // Nobody asked for a while: else each fence would cost another event.
-            self.settle_lane(driver, lane)?;
+        if self.lanes[lane as usize].fences.len() >= FENCES_KEPT && self.in_order(lane) {
+            return self.move_newest(driver, lane).map(|()| true);
         }
         let mut events = self.lists.pop().unwrap_or_default();
         let marked = match kind {
@@ -334,6 +329,26 @@ impl Lanes {
         l.dirty_count = 0;
         self.fences_recorded += 1;
         Ok(true)
+    }
+
+    /// Records the newest fence of a lane again, so that it covers what was freed since: nobody has
+    /// asked for a while, and each further fence would cost another event.
+    fn move_newest(&mut self, driver: &dyn Driver, lane: LaneId) -> DriverResult<()> {
+        let scope = match self.lanes[lane as usize].kind {
+            LaneKind::Stream(stream) => Scope::Stream(stream),
+            _ => Scope::Context,
+        };
+        let l = &mut self.lanes[lane as usize];
+        let Some(newest) = l.fences.back_mut() else { return Ok(()) };
+        for &event in &newest.events {
+            driver.event_record(event, scope)?;
+        }
+        newest.seq = l.open;
+        l.open += 1;
+        l.dirty_bytes = 0;
+        l.dirty_count = 0;
+        self.fences_recorded += 1;
+        Ok(())
     }
 
     /// Whether each fence of a lane covers all that those before it cover. Not so where a fence is

@@ -131,3 +131,26 @@ fn where_fences_are_not_in_order_a_wait_stands_for_its_own_fence_alone() {
     book.settle();
     book.close();
 }
+
+#[test]
+fn fences_that_nobody_asks_for_are_bounded() {
+    let mut book = Book::new();
+    let a = book.stream(1);
+    let mut last = None;
+    for _ in 0..100 {
+        last = Some(book.lanes.stamp(a, 1));
+        assert!(book.record(a));
+    }
+    assert_eq!(book.fake.live_events(), 16);
+    assert_eq!(book.driver.count(Call::EventQuery), 0);
+    let last = last.expect("freed");
+    let newest = book.fake.last_record();
+    let older: Vec<_> = book.fake.records().into_iter().map(|(event, _)| event).collect();
+    older.iter().filter(|&&event| event != newest).for_each(|&event| book.fake.pass(event));
+    book.settle();
+    assert!(!book.lanes.passed(last), "the newest covers it");
+    book.fake.pass(newest);
+    book.settle();
+    assert!(book.lanes.passed(last));
+    book.close();
+}
