@@ -12,10 +12,16 @@ mod contexts;
 mod cuda;
 #[path = "cuda/failures.rs"]
 mod failures;
+#[path = "cuda/load.rs"]
+mod load;
+#[path = "cuda/machine.rs"]
+mod machine;
 #[path = "cuda/memory.rs"]
 mod memory;
 #[path = "cuda/opening.rs"]
 mod opening;
+#[path = "cuda/streams.rs"]
+mod streams;
 
 use cuda::Sim;
 use forebay::error::Status;
@@ -55,7 +61,7 @@ fn on_sim_with(name: &str, machine: &[(&str, &str)], own: &[(&str, &str)]) -> St
 #[test]
 fn child_process() {
     let Some(name) = common::scenario() else { return };
-    let sections = [opening::run, contexts::run, failures::run, memory::run];
+    let sections = [opening::run, contexts::run, failures::run, memory::run, streams::run];
     assert!(sections.iter().any(|run| run(&name)), "no scenario {name}");
     println!("scenario done");
 }
