@@ -273,13 +273,18 @@ pub fn undeclared(stream: u64) -> Error {
 }
 
 impl Core {
-    /// Checks with the driver that the lane's stream is alive, and that it captures nothing that
-    /// the pool was not told of; for the sync lane, that no known stream does
-    /// (`FOREBAY_DEBUG=streams`).
-    pub(super) fn check_lane(&self, lane: LaneId) -> std::result::Result<(), Refusal> {
+    /// Checks with the driver that the lane's stream is alive, is the one that the lane began
+    /// with, and captures nothing that the pool was not told of; for the sync lane, that no known
+    /// stream does (`FOREBAY_DEBUG=streams`).
+    pub(super) fn check_lane(&mut self, lane: LaneId) -> std::result::Result<(), Refusal> {
         match self.lanes.kind(lane) {
             LaneKind::Stream(stream) => {
                 self.driver.0.stream_check(stream).map_err(|_| Refusal::Stale)?;
+                if let Some(id) = self.driver.0.stream_id(stream)
+                    && *self.stream_ids.entry(lane).or_insert(id) != id
+                {
+                    return Err(Refusal::Reused(stream.0));
+                }
                 let captures = self.driver.0.stream_capturing(stream);
                 if captures { Err(Refusal::Capturing(stream.0)) } else { Ok(()) }
             }

@@ -106,6 +106,7 @@ fn core_over(
         orphans,
         retired: Vec::new(),
         side: HashMap::new(),
+        stream_ids: HashMap::new(),
         totals: Totals::default(),
         captures: HashMap::new(),
         shares: super::share::Shares::default(),

@@ -20,6 +20,8 @@ mod machine;
 mod memory;
 #[path = "cuda/opening.rs"]
 mod opening;
+#[path = "cuda/retired.rs"]
+mod retired;
 #[path = "cuda/streams.rs"]
 mod streams;
 
@@ -61,7 +63,8 @@ fn on_sim_with(name: &str, machine: &[(&str, &str)], own: &[(&str, &str)]) -> St
 #[test]
 fn child_process() {
     let Some(name) = common::scenario() else { return };
-    let sections = [opening::run, contexts::run, failures::run, memory::run, streams::run];
+    let sections =
+        [opening::run, contexts::run, failures::run, memory::run, retired::run, streams::run];
     assert!(sections.iter().any(|run| run(&name)), "no scenario {name}");
     println!("scenario done");
 }

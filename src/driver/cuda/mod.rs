@@ -274,6 +274,10 @@ impl Driver for CudaDriver {
         self.check_stream(stream)
     }
 
+    fn stream_id(&self, stream: StreamHandle) -> Option<u64> {
+        self.id_of_stream(stream)
+    }
+
     fn stream_capturing(&self, stream: StreamHandle) -> bool {
         self.stream_captures(stream)
     }

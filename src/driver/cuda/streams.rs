@@ -141,6 +141,17 @@ impl CudaDriver {
         Ok(())
     }
 
+    /// What tells a stream from others that had its handle (CUDA 12.0 brought it).
+    pub(super) fn id_of_stream(&self, stream: StreamHandle) -> Option<u64> {
+        let call = Call::StreamCheck;
+        plausible(call, stream).ok()?;
+        let _inside = self.contexts.enter(call, false).ok()?;
+        let mut id = 0;
+        // SAFETY: a local to fill; the caller says that this is a stream.
+        let result = unsafe { self.api.stream_get_id(stream_of(stream), &raw mut id) };
+        (result == codes::SUCCESS).then_some(id)
+    }
+
     /// Whether a capture is open on a stream, or beside the legacy stream.
     fn is_capturing(
         &self,

@@ -44,8 +44,6 @@ pub struct Device {
 pub struct Check {
     place: usize,
     expected: u64,
-    /// The block.
-    pub address: usize,
 }
 
 /// Longest part of a block that one check reads.
@@ -141,7 +139,7 @@ impl Device {
         assert_eq!(self.sim.launch(self.checksum, stream as usize, &mut words), 0, "launch");
         let word = u64::from_ne_bytes([value; 8]);
         let expected = word.wrapping_mul(count * (count + 1) / 2);
-        Some(Check { place, expected, address })
+        Some(Check { place, expected })
     }
 
     /// Whether a check, which has run, found what it must.

@@ -108,6 +108,11 @@ fn end(shared: Shared, ignored: bool) -> u64 {
         assert_eq!((stats.live_bytes, stats.live_blocks), (0, 0), "{stats:?}");
         if !ignored {
             assert_eq!(stats.sum(), stats.mapped_bytes, "{stats:?}");
+            // What passes may empty slabs, whose memory waits for a fence of its own.
+            for _ in 0..4 {
+                device.pool.trim(0).expect("a trim");
+                device.synchronize();
+            }
             device.pool.trim(0).expect("a trim");
             let end = device.pool.stats().expect("alive");
             assert_eq!(end.mapped_bytes, 0, "all that is idle goes back: {end:?}");
@@ -155,9 +160,9 @@ fn seeded(name: &str, seed: u64, operations: u64, machine: &[(&str, &str)]) {
 fn four_threads_on_eight_streams_of_two_devices_corrupt_nothing() {
     let first = common::seed(20_260_401);
     for seed in first..first + 3 {
-        seeded("load", seed, 20_000, &[]);
+        seeded("load", seed, 60_000, &[]);
     }
-    seeded("load", first, 20_000, &[("CONTEXT_EVENTS", "0")]);
+    seeded("load", first, 60_000, &[("CONTEXT_EVENTS", "0")]);
 }
 
 #[test]
@@ -165,9 +170,9 @@ fn four_threads_on_eight_streams_of_two_devices_corrupt_nothing() {
 fn four_threads_corrupt_nothing_for_long() {
     let first = common::seed(77);
     for seed in first..first + 10 {
-        seeded("load", seed, 100_000, &[]);
-        seeded("load", seed, 20_000, &[("CONTEXT_EVENTS", "0")]);
-        seeded("load", seed, 20_000, &[("SCHEDULE", "eager")]);
+        seeded("load", seed, 200_000, &[]);
+        seeded("load", seed, 60_000, &[("CONTEXT_EVENTS", "0")]);
+        seeded("load", seed, 60_000, &[("SCHEDULE", "eager")]);
     }
 }
 
