@@ -30,7 +30,7 @@ const LENGTHS: [usize; 4] = [1024, 200 << 10, MIB, 5 * MIB];
 /// A new stream with the handle of one that was destroyed; others made on the way are ended.
 fn heir(device: &Device, of: u64) -> u64 {
     let mut others = Vec::new();
-    let found = (0..64).map(|_| device.stream(Kind::NonBlocking)).find(|&stream| {
+    let found = (0..10_000).map(|_| device.stream(Kind::NonBlocking)).find(|&stream| {
         others.push(stream);
         stream == of
     });
