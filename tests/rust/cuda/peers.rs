@@ -1,0 +1,166 @@
+//! Devices that read a pool's memory, after its pages have moved too.
+
+use super::cuda::Sim;
+use super::machine::{Device, Kind};
+use super::{MIB, common, no_misuse, on_sim};
+use forebay::error::Status;
+
+/// Runs the scenario if it is one of these.
+pub fn run(name: &str) -> bool {
+    match name {
+        "peers read" => peers_read(),
+        "a ninth peer" => ninth(),
+        "fewer peers than asked for" => fewer(),
+        _ => return false,
+    }
+    true
+}
+
+/// Device 0 with a small pool, and all others with room for checks.
+fn machine() -> (Device, Vec<Device>) {
+    let sim = Sim::open();
+    sim.ok("cuInit", &[0]);
+    let count = sim.get("cuDeviceGetCount", &[]);
+    let first = Device::open(0, 0, |settings| {
+        settings.keeper = false;
+        settings.limit = 98 * MIB as u64;
+    });
+    (first, (1..count).map(|d| Device::open(d, 1000, |_| {})).collect())
+}
+
+/// What `device` may do at an address: 3 is all, 0 nothing.
+fn access(device: usize, address: usize) -> usize {
+    let location = [1u32, device as u32];
+    Sim::open().get("cuMemGetAccess", &[location.as_ptr() as usize, address])
+}
+
+/// Every reader looks at every block in a stream of its own.
+fn all_read(readers: &[Device], blocks: &[(usize, usize, u8)]) {
+    let mut random = common::Random(common::seed(1));
+    let mut checks = Vec::new();
+    for reader in readers {
+        let stream = reader.stream(Kind::NonBlocking);
+        for &(address, bytes, value) in blocks {
+            for _ in 0..2 {
+                let check = reader.check((address, bytes), value, stream, random.bits());
+                checks.push((reader, check.expect("there is room")));
+            }
+        }
+        reader.destroy_stream(stream, true);
+    }
+    readers.iter().for_each(Device::synchronize);
+    for (reader, check) in checks {
+        assert!(reader.held(check), "a peer read something else");
+    }
+}
+
+/// Half of the memory is there before the peers come, half after; then pages move.
+fn peers_read() {
+    let (first, others) = machine();
+    let stream = first.stream(Kind::NonBlocking);
+    let mut blocks = Vec::new();
+    let fresh = |value: u8, bytes: usize| {
+        let block = first.pool.alloc(bytes, stream).expect("fits");
+        first.fill(block, value, bytes, stream);
+        (block, bytes, value)
+    };
+    blocks.extend((0..24).map(|i| fresh(i, 2 * MIB)));
+    for peer in 1..=others.len() as u32 {
+        first.pool.enable_peer(peer).expect("it can");
+    }
+    blocks.extend((24..48).map(|i| fresh(i, 2 * MIB)));
+    blocks.push(fresh(99, 1000));
+    first.synchronize();
+    all_read(&others, &blocks);
+    for i in (0..24).rev() {
+        first.pool.dealloc(blocks.swap_remove(i * 2).0, stream).expect("live");
+    }
+    blocks.push(fresh(77, 40 * MIB));
+    assert!(first.pool.stats().expect("alive").pages_moved >= 19);
+    first.synchronize();
+    all_read(&others, &blocks);
+    // One less: it loses all, old and new; the others read on.
+    first.pool.disable_peer(1).expect("a peer");
+    assert!(first.pool.disable_peer(1).is_err(), "a peer no more");
+    for &(address, ..) in &blocks {
+        assert_eq!((access(0, address), access(1, address)), (3, 0));
+    }
+    all_read(&others[1..], &blocks);
+    for (block, ..) in blocks {
+        first.pool.dealloc(block, stream).expect("live");
+    }
+    first.destroy_stream(stream, true);
+    first.end();
+    others.into_iter().for_each(Device::end);
+    no_misuse();
+    Sim::open().assert_nothing_left();
+}
+
+#[test]
+fn peers_read_what_moved() {
+    for devices in ["2", "3", "5", "8"] {
+        on_sim("peers read", &[("DEVICES", devices)]);
+    }
+}
+
+fn ninth() {
+    let (first, others) = machine();
+    let block = first.pool.alloc(5 * MIB, 0).expect("fits");
+    first.fill(block, 3, 5 * MIB, 0);
+    for peer in 1..=8 {
+        first.pool.enable_peer(peer).expect("up to eight");
+    }
+    let before = first.sim.total_calls();
+    let error = first.pool.enable_peer(9).expect_err("a ninth");
+    assert_eq!(error.status(), Status::TooManyPeers, "{error}");
+    assert!(error.message().contains('8') && error.message().contains("disable one"), "{error}");
+    assert_eq!(first.sim.total_calls(), before, "refused before any call");
+    assert_eq!(first.pool.peers().expect("alive"), [1, 2, 3, 4, 5, 6, 7, 8]);
+    first.synchronize();
+    all_read(&others[..8], &[(block, 5 * MIB, 3)]);
+    first.pool.disable_peer(4).expect("a peer");
+    first.pool.enable_peer(9).expect("the eighth now");
+    all_read(&others[8..], &[(block, 5 * MIB, 3)]);
+    first.pool.dealloc(block, 0).expect("live");
+    first.end();
+    others.into_iter().for_each(Device::end);
+    no_misuse();
+}
+
+#[test]
+fn a_ninth_peer_is_refused_with_advice() {
+    on_sim("a ninth peer", &[("DEVICES", "10")]);
+}
+
+/// A machine whose driver allows three peers only: its refusal undoes the whole change.
+fn fewer() {
+    let (first, others) = machine();
+    let blocks: Vec<(usize, usize, u8)> =
+        (0..6).map(|i| (first.pool.alloc(3 * MIB, 0).expect("fits"), 3 * MIB, i)).collect();
+    for &(block, bytes, value) in &blocks {
+        first.fill(block, value, bytes, 0);
+    }
+    for peer in 1..=3 {
+        first.pool.enable_peer(peer).expect("up to three");
+    }
+    let error = first.pool.enable_peer(4).expect_err("the driver allows three");
+    assert_eq!(error.status(), Status::TooManyPeers, "{error}");
+    assert_eq!(first.pool.peers().expect("alive"), [1, 2, 3]);
+    let after = first.pool.alloc(40 * MIB, 0).expect("memory can still be mapped");
+    for address in blocks.iter().map(|b| b.0).chain([after]) {
+        assert_eq!([0, 1, 2, 3, 4].map(|d| access(d, address)), [3, 3, 3, 3, 0]);
+    }
+    first.synchronize();
+    all_read(&others[..3], &blocks);
+    for address in blocks.iter().map(|b| b.0).chain([after]) {
+        first.pool.dealloc(address, 0).expect("live");
+    }
+    first.end();
+    others.into_iter().for_each(Device::end);
+    no_misuse();
+}
+
+#[test]
+fn a_peer_that_the_driver_refuses_changes_nothing() {
+    on_sim("fewer peers than asked for", &[("DEVICES", "5"), ("PEERS", "3")]);
+}
