@@ -4,6 +4,7 @@
 use super::cuda::Sim;
 use super::machine::{Device, Kind};
 use super::{MIB, common, no_misuse, on_sim_with};
+use forebay::config::Config;
 use forebay::driver::StreamHandle;
 use forebay::error::Status;
 use forebay::pool::hot::SYNC_STREAM;
@@ -170,7 +171,7 @@ fn short(device: &Device, stream: u64) {
 
 /// A pool that is made during the capture obeys it.
 fn other_pool(device: &Device, stream: u64) {
-    let mut settings = Settings::resolve(&forebay::config::Config::default(), 1 << 26, false);
+    let mut settings = Settings::resolve(&Config::from_env().expect("well-formed"), 1 << 26, false);
     settings.keeper = false;
     let pool = Pool::with_driver(device.driver.clone(), settings).expect("a pool");
     for lane in [stream, SYNC_STREAM] {
@@ -198,10 +199,10 @@ fn in_each_mode(name: &str, machine: &[(&str, &str)], own: &[(&str, &str)]) {
 
 #[test]
 fn calls_in_a_capture_neither_fail_nor_end_it() {
-    let memory = ("MEMORY", "1GiB");
-    in_each_mode("calls in a capture", &[memory], &[]);
-    in_each_mode("calls in a capture", &[memory, ("CONTEXT_EVENTS", "0")], &[]);
-    in_each_mode("calls in a capture", &[memory], &[("FOREBAY_FREE", "sync")]);
+    let (memory, poison) = (("MEMORY", "1GiB"), ("POISON", "none"));
+    in_each_mode("calls in a capture", &[memory, poison], &[]);
+    in_each_mode("calls in a capture", &[memory, poison, ("CONTEXT_EVENTS", "0")], &[]);
+    in_each_mode("calls in a capture", &[memory, poison], &[("FOREBAY_FREE", "sync")]);
 }
 
 #[derive(Clone, Copy, PartialEq)]
