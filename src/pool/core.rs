@@ -105,6 +105,8 @@ pub struct Core {
     pub(super) stream_ids: HashMap<LaneId, u64>,
     pub(super) totals: Totals,
     pub(super) captures: HashMap<u64, super::capture::Capture>,
+    /// Open captures on other devices that fences would disturb.
+    pub(super) foreign_captures: Vec<u64>,
     pub(super) shares: super::share::Shares,
     pub(super) demand: super::ahead::Demand,
     /// Allocations that took the lock, and how many there were when caches were last emptied.

@@ -153,7 +153,7 @@ impl CudaDriver {
     }
 
     /// Whether a capture is open on a stream, or beside the legacy stream.
-    fn is_capturing(
+    pub(super) fn is_capturing(
         &self,
         inside: &Inside<'_>,
         call: Call,
@@ -290,14 +290,16 @@ impl CudaDriver {
             // SAFETY: the event was made in this context.
             let result = unsafe { self.api.ctx_record_event(inside.context(), event) };
             if !matches!(result, codes::NOT_SUPPORTED | MISSING) {
-                return inside.check(call, result);
+                inside.check(call, result)?;
+                return self.mark_peers(&inside, call, event);
             }
             self.context_events_refused.store(true, Ordering::Relaxed);
             self.announce(Fallback::ContextEventsRefused(result));
         }
         drop(inside);
         // All work before the mark is then done, whatever the event marked before.
-        self.wait_for_context(call)
+        self.wait_for_context(call)?;
+        self.wait_for_peers(call)
     }
 
     pub(super) fn has_passed(&self, event: EventHandle) -> DriverResult<bool> {

@@ -4,12 +4,16 @@ use super::cuda::Sim;
 use super::machine::{Device, Kind};
 use super::{MIB, common, no_misuse, on_sim};
 use forebay::error::Status;
+use forebay::pool::capture;
+use forebay::pool::hot::SYNC_STREAM;
 
 /// Runs the scenario if it is one of these.
 pub fn run(name: &str) -> bool {
     match name {
         "peers read" => peers_read(),
         "a ninth peer" => ninth(),
+        "freed under a peer" => freed_under_a_peer(),
+        "a peer captures" => a_peer_captures(),
         "fewer peers than asked for" => fewer(),
         _ => return false,
     }
@@ -93,7 +97,10 @@ fn peers_read() {
     first.end();
     others.into_iter().for_each(Device::end);
     no_misuse();
-    Sim::open().assert_nothing_left();
+    let sim = Sim::open();
+    for what in ["device_bytes", "mappings", "physical", "reservations"] {
+        assert_eq!(sim.live(what), 0, "{what}");
+    }
 }
 
 #[test]
@@ -163,4 +170,103 @@ fn fewer() {
 #[test]
 fn a_peer_that_the_driver_refuses_changes_nothing() {
     on_sim("fewer peers than asked for", &[("DEVICES", "5"), ("PEERS", "3")]);
+}
+
+/// Takes all that the pool gives, in blocks of `bytes`: whether any overlaps the one at `address`.
+fn gets(device: &Device, (address, bytes): (usize, usize), lane: u64) -> bool {
+    let mut taken = Vec::new();
+    while let Ok(block) = device.pool.alloc(bytes, lane) {
+        taken.push(block);
+    }
+    for &block in &taken {
+        device.pool.dealloc(block, lane).expect("live");
+    }
+    taken.into_iter().any(|block| block < address + bytes && address < block + bytes)
+}
+
+/// `cudaFree`'s meaning takes in what peers still do with the memory.
+fn freed_under_a_peer() {
+    let sim = Sim::open();
+    sim.ok("cuInit", &[0]);
+    let first = Device::open(0, 0, |settings| {
+        settings.keeper = false;
+        settings.limit = 12 * MIB as u64;
+        settings.oom_wait = std::time::Duration::from_millis(1);
+    });
+    let reader = Device::open(1, 100, |_| {});
+    first.pool.enable_peer(1).expect("it can");
+    let stream = reader.stream(Kind::NonBlocking);
+    for bytes in [1024, 200 << 10, MIB, 5 * MIB] {
+        for lane in [SYNC_STREAM, 0] {
+            let block = first.pool.alloc(bytes, lane).expect("fits");
+            first.fill(block, 0x33, bytes, 0);
+            first.synchronize();
+            let check = reader.check((block, bytes), 0x33, stream, 0).expect("there is room");
+            first.pool.dealloc(block, SYNC_STREAM).expect("live");
+            for by in [SYNC_STREAM, 0] {
+                assert!(!gets(&first, (block, bytes), by), "{bytes} B: the peer reads it");
+            }
+            reader.synchronize();
+            assert!(reader.held(check));
+            first.synchronize();
+            let got = gets(&first, (block, bytes), SYNC_STREAM) | gets(&first, (block, bytes), 0);
+            assert!(got, "{bytes} B: all work is done");
+            first.synchronize();
+        }
+    }
+    reader.destroy_stream(stream, true);
+    first.end();
+    reader.end();
+    no_misuse();
+}
+
+#[test]
+fn a_free_with_cuda_free_s_meaning_waits_for_peers() {
+    on_sim("freed under a peer", &[("DEVICES", "2"), ("SCHEDULE", "stepped")]);
+}
+
+/// Fences over a peer's work would end its captures: none is recorded while one is open there.
+fn a_peer_captures() {
+    let sim = Sim::open();
+    sim.ok("cuInit", &[0]);
+    let open = |ordinal| Device::open(ordinal, 0, |settings| settings.keeper = false);
+    let [first, peer, third] = [0, 1, 2].map(open);
+    let stream = peer.stream(Kind::NonBlocking);
+    for (mode, peers) in [(0, false), (0, true), (1, true), (2, true)] {
+        if peers {
+            first.pool.enable_peer(1).expect("it can");
+        }
+        let number = capture::begin(stream).expect("a stream of the peer");
+        sim.ok("cuStreamBeginCapture_v2", &[stream as usize, mode]);
+        let busy = third.pool.enable_peer(1).expect_err("a capture is open");
+        assert_eq!(busy.status(), Status::Busy, "{busy}");
+        let recorded = || first.pool.stats().expect("alive").fences_recorded;
+        let before = recorded();
+        for device in [&first, &peer, &third] {
+            let block = device.pool.alloc(20 * MIB, SYNC_STREAM).expect("fits");
+            device.pool.dealloc(block, SYNC_STREAM).expect("live");
+            device.pool.trim(0).expect("finds nothing or all");
+        }
+        assert_eq!(recorded() > before, !peers, "without peers it is no business of this one's");
+        peer.enter();
+        let mut graph = 0usize;
+        sim.ok("cuStreamEndCapture", &[stream as usize, &raw mut graph as usize]);
+        sim.ok("cuGraphDestroy", &[graph]);
+        capture::end(number).expect("open");
+        capture::release(number).expect("ended");
+        let block = first.pool.alloc(20 * MIB, SYNC_STREAM).expect("fits");
+        let before = recorded();
+        first.pool.dealloc(block, SYNC_STREAM).expect("live");
+        assert!(recorded() > before, "as ever");
+    }
+    peer.destroy_stream(stream, true);
+    for device in [first, peer, third] {
+        device.end();
+    }
+    no_misuse();
+}
+
+#[test]
+fn a_peer_s_capture_is_not_disturbed() {
+    on_sim("a peer captures", &[("DEVICES", "3")]);
 }
