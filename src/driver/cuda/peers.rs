@@ -23,6 +23,8 @@ use crate::driver::{Call, Code, DriverError, DriverResult, StreamHandle};
 #[derive(Debug, Default)]
 pub(super) struct Peers {
     known: Vec<Peer>,
+    /// Devices whose context is gone, and all work with it: one bit each.
+    lost: u64,
     /// The stream that waits for all; 0 before its first use.
     waiting: usize,
 }
@@ -33,6 +35,22 @@ struct Peer {
     device: CUdevice,
     context: usize,
     event: usize,
+}
+
+impl Peers {
+    /// A peer whose context is gone does nothing any more; the own device goes on without it.
+    fn lose(&mut self, device: CUdevice, error: DriverError) -> DriverResult<()> {
+        if !is_gone(error) {
+            return Err(error);
+        }
+        tracing::warn!(device, %error, "a peer's context is gone; fences leave it out");
+        self.lost |= 1 << device;
+        Ok(())
+    }
+}
+
+fn is_gone(error: DriverError) -> bool {
+    matches!(error.code, Code::ContextLost | Code::Other(codes::INVALID_CONTEXT))
 }
 
 impl Peer {
@@ -73,11 +91,8 @@ impl CudaDriver {
         }
         let mut peers = self.peers.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let mut marked = Vec::new();
-        for device in devices_of(opened) {
-            if let Some(peer) = self.peer(&mut peers, inside, call, device)? {
-                self.mark_peer(inside, call, peer)?;
-                marked.push(peer.event());
-            }
+        for device in devices_of(opened & !peers.lost) {
+            marked.extend(self.mark_device(&mut peers, inside, call, device)?);
         }
         if marked.is_empty() {
             return Ok(());
@@ -99,12 +114,14 @@ impl CudaDriver {
         }
         let inside = self.contexts.enter(call, true)?;
         let mut peers = self.peers.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        for device in devices_of(opened) {
-            if let Some(peer) = self.peer(&mut peers, &inside, call, device)? {
+        for device in devices_of(opened & !peers.lost) {
+            let waited = self.peer(&mut peers, &inside, call, device).and_then(|peer| {
+                let Some(peer) = peer else { return Ok(()) };
                 let _entered = self.enter_peer(&inside, call, peer.context())?;
                 // SAFETY: no arguments; inside the peer's context.
-                inside.check(call, unsafe { self.api.ctx_synchronize() })?;
-            }
+                inside.check(call, unsafe { self.api.ctx_synchronize() })
+            });
+            waited.or_else(|error| peers.lose(device, error))?;
         }
         Ok(())
     }
@@ -146,6 +163,31 @@ impl CudaDriver {
         let peer = Peer { device, context, event };
         peers.known.push(peer);
         Ok(Some(peer))
+    }
+
+    /// Records over one peer's work; the event there, if it has work at all.
+    fn mark_device(
+        &self,
+        peers: &mut Peers,
+        inside: &Inside<'_>,
+        call: Call,
+        device: CUdevice,
+    ) -> DriverResult<Option<CUevent>> {
+        for again in [true, false] {
+            let marked = self.peer(peers, inside, call, device).and_then(|peer| {
+                let Some(peer) = peer else { return Ok(None) };
+                self.mark_peer(inside, call, peer).map(|()| Some(peer.event()))
+            });
+            match marked {
+                // Its context may have been reset, and our reference and event went with it.
+                Err(error) if again && (is_gone(error) || error.code == Code::InvalidHandle) => {
+                    peers.known.retain(|peer| peer.device != device);
+                }
+                Err(error) => return peers.lose(device, error).map(|()| None),
+                Ok(event) => return Ok(event),
+            }
+        }
+        Ok(None)
     }
 
     fn mark_peer(&self, inside: &Inside<'_>, call: Call, peer: Peer) -> DriverResult<()> {

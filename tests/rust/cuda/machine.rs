@@ -55,6 +55,7 @@ impl Device {
         let sim = Sim::open();
         let mut config = Config::from_env().expect("well-formed");
         config.device = ordinal as i32;
+        forebay::logging::init(&config);
         let driver = devices::open_cuda(&config).expect("a device").driver();
         let context = sim.get("cuDevicePrimaryCtxRetain", &[ordinal]);
         sim.ok("cuCtxSetCurrent", &[context]);

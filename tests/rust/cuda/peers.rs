@@ -14,6 +14,7 @@ pub fn run(name: &str) -> bool {
         "a ninth peer" => ninth(),
         "freed under a peer" => freed_under_a_peer(),
         "a peer captures" => a_peer_captures(),
+        "a peer fails" => a_peer_fails(),
         "fewer peers than asked for" => fewer(),
         _ => return false,
     }
@@ -269,4 +270,41 @@ fn a_peer_captures() {
 #[test]
 fn a_peer_s_capture_is_not_disturbed() {
     on_sim("a peer captures", &[("DEVICES", "3")]);
+}
+
+/// A peer whose context fails, or is reset, is left out; the pool goes on.
+fn a_peer_fails() {
+    let sim = Sim::open();
+    sim.ok("cuInit", &[0]);
+    let open = |ordinal| Device::open(ordinal, 0, |settings| settings.keeper = false);
+    let [first, reset, failing] = [0, 1, 2].map(open);
+    for peer in [1, 2] {
+        first.pool.enable_peer(peer).expect("it can");
+    }
+    let turn = || {
+        let block = first.pool.alloc(20 * MIB, SYNC_STREAM).expect("fits");
+        first.fill(block, 1, 20 * MIB, 0);
+        first.pool.dealloc(block, SYNC_STREAM).expect("live");
+        first.synchronize();
+        assert!(first.pool.trim(0).expect("a trim") >= 20 * MIB as u64, "the fence has passed");
+    };
+    turn();
+    drop(reset.pool);
+    sim.ok("cuDevicePrimaryCtxReset_v2", &[1]);
+    turn();
+    // A kernel on memory that is not there.
+    failing.spin_until(4096, 1, 0);
+    failing.enter();
+    assert_eq!(sim.call("cuCtxSynchronize", &[]), 700);
+    for _ in 0..3 {
+        turn();
+    }
+    first.end();
+}
+
+#[test]
+fn a_peer_that_fails_takes_nobody_with_it() {
+    let told = on_sim("a peer fails", &[("DEVICES", "3")]);
+    assert_eq!(told.matches("fences leave it out").count(), 1, "{told}");
+    assert!(told.contains("device=2"), "{told}");
 }
