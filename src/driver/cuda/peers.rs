@@ -1,18 +1,20 @@
 //! Work of peers on this device's memory, for fences over all work.
 //!
 //! An event over a context marks that context's work alone; a device that has been given access
-//! works in contexts of its own. Promises that a mark made here passes only after the work that
-//! each such device had queued in its primary context, where it has one. Work in other contexts
-//! of a peer is not seen. Must not touch a peer that captures: the mark fails then, as it does
-//! for the own device.
+//! works in contexts of its own. Promises that a mark over all work has passed only once the work
+//! has that each such device had queued in its primary context, where it has one: the mark is an
+//! event there too, which is asked and awaited with the own one. Nothing of the own context waits
+//! for a peer. Work in other contexts of a peer is not seen. Must not touch a peer that captures:
+//! the mark fails then, as it does for the own device.
 //!
-//! Owns one stream of the own context that does nothing but wait, and for each peer a reference to
-//! its primary context and an event there; all live as long as the driver object. Cost: about
-//! eight calls a peer and mark, none without peers.
+//! Owns a reference to each peer's primary context, and for each event that has marked all work an
+//! event a peer. Cost: about five calls a peer and mark and one a look, none without peers.
 
+use std::collections::HashMap;
 use std::sync::atomic::Ordering;
+use std::sync::{MutexGuard, PoisonError};
 
-use cust_raw::{CUcontext, CUdevice, CUevent, CUstream};
+use cust_raw::{CUcontext, CUdevice, CUevent};
 
 use super::context::Inside;
 use super::memory::devices_of;
@@ -25,8 +27,8 @@ pub(super) struct Peers {
     known: Vec<Peer>,
     /// Devices whose context is gone, and all work with it: one bit each.
     lost: u64,
-    /// The stream that waits for all; 0 before its first use.
-    waiting: usize,
+    /// The parts of marks that lie in peers' contexts, by the own event's address.
+    marks: HashMap<usize, Vec<Mark>>,
 }
 
 /// A peer with a primary context.
@@ -34,7 +36,21 @@ pub(super) struct Peers {
 struct Peer {
     device: CUdevice,
     context: usize,
+}
+
+/// An event in a peer's context.
+#[derive(Clone, Copy, Debug)]
+struct Mark {
+    device: CUdevice,
     event: usize,
+    /// Part of the own event's present mark.
+    set: bool,
+}
+
+impl Mark {
+    fn event(self) -> CUevent {
+        std::ptr::with_exposed_provenance_mut(self.event)
+    }
 }
 
 impl Peers {
@@ -57,10 +73,6 @@ impl Peer {
     fn context(self) -> CUcontext {
         std::ptr::with_exposed_provenance_mut(self.context)
     }
-
-    fn event(self) -> CUevent {
-        std::ptr::with_exposed_provenance_mut(self.event)
-    }
 }
 
 /// A context that is current until this is dropped.
@@ -78,7 +90,11 @@ impl Drop for Entered<'_> {
 }
 
 impl CudaDriver {
-    /// Makes `event`, just recorded over the own context, pass after the peers' work too.
+    fn peers(&self) -> MutexGuard<'_, Peers> {
+        self.peers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes `event`'s mark, just recorded over the own context, one over the peers' work too.
     pub(super) fn mark_peers(
         &self,
         inside: &Inside<'_>,
@@ -89,21 +105,60 @@ impl CudaDriver {
         if opened == 0 {
             return Ok(());
         }
-        let mut peers = self.peers.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let mut marked = Vec::new();
-        for device in devices_of(opened & !peers.lost) {
-            marked.extend(self.mark_device(&mut peers, inside, call, device)?);
+        let mut peers = self.peers();
+        let mut marks = peers.marks.remove(&event.expose_provenance()).unwrap_or_default();
+        marks.iter_mut().for_each(|mark| mark.set = false);
+        let marked = devices_of(opened & !peers.lost)
+            .try_for_each(|device| self.mark_device(&mut peers, inside, call, device, &mut marks));
+        peers.marks.insert(event.expose_provenance(), marks);
+        marked
+    }
+
+    /// `event` marks one stream from now on.
+    pub(super) fn unmark_peers(&self, event: CUevent) {
+        if self.opened.load(Ordering::Relaxed) != 0
+            && let Some(marks) = self.peers().marks.get_mut(&event.expose_provenance())
+        {
+            marks.iter_mut().for_each(|mark| mark.set = false);
         }
-        if marked.is_empty() {
-            return Ok(());
+    }
+
+    /// Does `what` with each event in a peer's context that is part of `event`'s mark, until one
+    /// answers false. A peer whose context is gone is passed over.
+    pub(super) fn each_peer_mark(
+        &self,
+        event: CUevent,
+        what: impl Fn(CUevent) -> DriverResult<bool>,
+    ) -> DriverResult<bool> {
+        if self.opened.load(Ordering::Relaxed) == 0 {
+            return Ok(true);
         }
-        let waiting = self.waiting_stream(&mut peers, inside, call)?;
-        for one in std::iter::once(event).chain(marked) {
-            // SAFETY: a stream of the own context, and live events.
-            inside.check(call, unsafe { self.api.stream_wait_event(waiting, one, 0) })?;
+        let marks = self.peers().marks.get(&event.expose_provenance()).cloned();
+        for mark in marks.into_iter().flatten().filter(|mark| mark.set) {
+            if self.peers().lost >> mark.device & 1 != 0 {
+                continue;
+            }
+            match what(mark.event()) {
+                Ok(true) => {}
+                Ok(false) => return Ok(false),
+                // The context has been reset: neither the event nor the work is there any more.
+                Err(error) if error.code == Code::InvalidHandle => {}
+                Err(error) => self.peers().lose(mark.device, error)?,
+            }
         }
-        // SAFETY: as above; the event is of the own context.
-        inside.check(call, unsafe { self.api.event_record(event, waiting) })
+        Ok(true)
+    }
+
+    /// An event's end: those in peers' contexts end too.
+    pub(super) fn forget_marks(&self, event: CUevent) {
+        if self.opened.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let marks = self.peers().marks.remove(&event.expose_provenance());
+        for mark in marks.into_iter().flatten() {
+            // SAFETY: our event, used no more. In a context that is gone it is gone too.
+            unsafe { self.api.event_destroy(mark.event()) };
+        }
     }
 
     /// Waits for the peers' work, where no event can be recorded over a context.
@@ -113,7 +168,7 @@ impl CudaDriver {
             return Ok(());
         }
         let inside = self.contexts.enter(call, true)?;
-        let mut peers = self.peers.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut peers = self.peers();
         for device in devices_of(opened & !peers.lost) {
             let waited = self.peer(&mut peers, &inside, call, device).and_then(|peer| {
                 let Some(peer) = peer else { return Ok(()) };
@@ -148,55 +203,67 @@ impl CudaDriver {
         let mut context = std::ptr::null_mut();
         // SAFETY: a local to fill. The reference is kept.
         inside.check(call, unsafe { self.api.primary_ctx_retain(&raw mut context, device) })?;
-        let made = self.enter_peer(inside, call, context).and_then(|_entered| {
-            const DISABLE_TIMING: u32 = 2;
-            let mut event = std::ptr::null_mut();
-            // SAFETY: a local to fill, in the peer's context.
-            inside.check(call, unsafe { self.api.event_create(&raw mut event, DISABLE_TIMING) })?;
-            Ok(event)
-        });
-        let event = made.inspect_err(|_| {
-            // SAFETY: gives the reference back.
-            unsafe { self.api.primary_ctx_release(device) };
-        })?;
-        let (context, event) = (context.expose_provenance(), event.expose_provenance());
-        let peer = Peer { device, context, event };
+        let peer = Peer { device, context: context.expose_provenance() };
         peers.known.push(peer);
         Ok(Some(peer))
     }
 
-    /// Records over one peer's work; the event there, if it has work at all.
+    /// Records over one peer's work, if it has any.
     fn mark_device(
         &self,
         peers: &mut Peers,
         inside: &Inside<'_>,
         call: Call,
         device: CUdevice,
-    ) -> DriverResult<Option<CUevent>> {
+        marks: &mut Vec<Mark>,
+    ) -> DriverResult<()> {
         for again in [true, false] {
-            let marked = self.peer(peers, inside, call, device).and_then(|peer| {
-                let Some(peer) = peer else { return Ok(None) };
-                self.mark_peer(inside, call, peer).map(|()| Some(peer.event()))
+            let marked = self.peer(peers, inside, call, device).and_then(|peer| match peer {
+                Some(peer) => self.mark_peer(inside, call, peer, marks),
+                None => Ok(()),
             });
             match marked {
                 // Its context may have been reset, and our reference and event went with it.
                 Err(error) if again && (is_gone(error) || error.code == Code::InvalidHandle) => {
                     peers.known.retain(|peer| peer.device != device);
+                    marks.retain(|mark| mark.device != device);
                 }
-                Err(error) => return peers.lose(device, error).map(|()| None),
-                Ok(event) => return Ok(event),
+                Err(error) => return peers.lose(device, error),
+                Ok(()) => return Ok(()),
             }
         }
-        Ok(None)
+        Ok(())
     }
 
-    fn mark_peer(&self, inside: &Inside<'_>, call: Call, peer: Peer) -> DriverResult<()> {
+    fn mark_peer(
+        &self,
+        inside: &Inside<'_>,
+        call: Call,
+        peer: Peer,
+        marks: &mut Vec<Mark>,
+    ) -> DriverResult<()> {
+        const DISABLE_TIMING: u32 = 2;
         let _entered = self.enter_peer(inside, call, peer.context())?;
         if self.is_capturing(inside, call, StreamHandle(0))? {
             return Err(DriverError { call, code: Code::Other(codes::CAPTURE_UNSUPPORTED) });
         }
+        let at = match marks.iter().position(|mark| mark.device == peer.device) {
+            Some(at) => at,
+            None => {
+                let mut event = std::ptr::null_mut();
+                // SAFETY: a local to fill, in the peer's context.
+                let made = unsafe { self.api.event_create(&raw mut event, DISABLE_TIMING) };
+                inside.check(call, made)?;
+                let event = event.expose_provenance();
+                marks.push(Mark { device: peer.device, event, set: false });
+                marks.len() - 1
+            }
+        };
+        let event = marks[at].event();
         // SAFETY: the event was made in this context.
-        inside.check(call, unsafe { self.api.ctx_record_event(peer.context(), peer.event()) })
+        inside.check(call, unsafe { self.api.ctx_record_event(peer.context(), event) })?;
+        marks[at].set = true;
+        Ok(())
     }
 
     fn enter_peer(
@@ -210,40 +277,19 @@ impl CudaDriver {
         Ok(Entered(self))
     }
 
-    fn waiting_stream(
-        &self,
-        peers: &mut Peers,
-        inside: &Inside<'_>,
-        call: Call,
-    ) -> DriverResult<CUstream> {
-        const NON_BLOCKING: u32 = 1;
-        if peers.waiting == 0 {
-            let mut stream = std::ptr::null_mut();
-            // SAFETY: a local to fill.
-            inside.check(call, unsafe { self.api.stream_create(&raw mut stream, NON_BLOCKING) })?;
-            peers.waiting = stream.expose_provenance();
-        }
-        Ok(std::ptr::with_exposed_provenance_mut(peers.waiting))
-    }
-
     /// Gives back what is kept, as far as the driver takes it.
-    pub(super) fn forget_peers(&mut self) {
-        let peers = self.peers.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
+    fn forget_peers(&mut self) {
+        let peers = self.peers.get_mut().unwrap_or_else(PoisonError::into_inner);
         if self.api.is_shut_down() {
             return;
         }
-        for peer in peers.known.drain(..) {
-            // SAFETY: our event and our reference.
-            unsafe {
-                self.api.event_destroy(peer.event());
-                self.api.primary_ctx_release(peer.device);
-            }
+        for mark in peers.marks.drain().flat_map(|(_, marks)| marks) {
+            // SAFETY: our event.
+            unsafe { self.api.event_destroy(mark.event()) };
         }
-        if peers.waiting != 0 {
-            // SAFETY: our stream, which is used no more.
-            unsafe {
-                self.api.stream_destroy(std::ptr::with_exposed_provenance_mut(peers.waiting));
-            }
+        for peer in peers.known.drain(..) {
+            // SAFETY: our reference.
+            unsafe { self.api.primary_ctx_release(peer.device) };
         }
     }
 }

@@ -112,7 +112,13 @@ impl CudaDriver {
         let event = live(call, event)?;
         let inside = self.contexts.enter(call, false)?;
         // SAFETY: live handles, as the caller promised.
-        inside.check(call, unsafe { self.api.stream_wait_event(stream_of(stream), event, 0) })
+        inside.check(call, unsafe { self.api.stream_wait_event(stream_of(stream), event, 0) })?;
+        let waits = self.each_peer_mark(event, |mark| {
+            // SAFETY: a live stream, and an event of our own in a peer's context.
+            let queued = unsafe { self.api.stream_wait_event(stream_of(stream), mark, 0) };
+            inside.check(call, queued).map(|()| true)
+        });
+        waits.map(|_| ())
     }
 
     /// `Ok` for a stream of this context.
@@ -265,6 +271,7 @@ impl CudaDriver {
         let call = Call::EventDestroy;
         let event = live(call, event)?;
         let inside = self.contexts.enter(call, true)?;
+        self.forget_marks(event);
         // SAFETY: a live event that the caller uses no more.
         inside.check(call, unsafe { self.api.event_destroy(event) })
     }
@@ -282,6 +289,7 @@ impl CudaDriver {
         if self.is_capturing(&inside, call, stream)? {
             return Err(DriverError { call, code: Code::Other(codes::CAPTURE_UNSUPPORTED) });
         }
+        self.unmark_peers(event);
         if scope != Scope::Context {
             // SAFETY: live handles, as the caller promised.
             return inside.check(call, unsafe { self.api.event_record(event, stream_of(stream)) });
@@ -308,9 +316,14 @@ impl CudaDriver {
         let inside = self.contexts.enter(call, true)?;
         // SAFETY: a live event.
         match unsafe { self.api.event_query(event) } {
+            codes::NOT_READY => return Ok(false),
+            result => inside.check(call, result)?,
+        }
+        // SAFETY: events of our own in peers' contexts.
+        self.each_peer_mark(event, |mark| match unsafe { self.api.event_query(mark) } {
             codes::NOT_READY => Ok(false),
             result => inside.check(call, result).map(|()| true),
-        }
+        })
     }
 
     pub(super) fn wait_for_event(&self, event: EventHandle) -> DriverResult<()> {
@@ -318,6 +331,11 @@ impl CudaDriver {
         let event = live(call, event)?;
         let inside = self.contexts.enter(call, true)?;
         // SAFETY: a live event.
-        inside.check(call, unsafe { self.api.event_synchronize(event) })
+        inside.check(call, unsafe { self.api.event_synchronize(event) })?;
+        let waited = self.each_peer_mark(event, |mark| {
+            // SAFETY: an event of our own in a peer's context.
+            inside.check(call, unsafe { self.api.event_synchronize(mark) }).map(|()| true)
+        });
+        waited.map(|_| ())
     }
 }
