@@ -866,8 +866,11 @@ forebay_status forebay_shutdown(void);
  *
  * @param device the other device's number; up to 8 may have access.
  * @return FOREBAY_ERROR_TOO_MANY_PEERS for a ninth, FOREBAY_ERROR_UNSUPPORTED when it does not
- * exist or cannot reach this device's memory, FOREBAY_ERROR_DRIVER, FOREBAY_ERROR_MAPPING_LIMIT.
- * Nothing changes then.
+ * exist or cannot reach this device's memory, FOREBAY_ERROR_BUSY while a graph capture is open,
+ * FOREBAY_ERROR_DRIVER, FOREBAY_ERROR_MAPPING_LIMIT. Nothing changes then.
+ *
+ * forebay_free() waits for what the device does with the memory in its primary context; other
+ * work of its (and all of it before CUDA 12.5) is to be ordered before the free by an event.
  *
  * Thread-safe; allocations that need the driver wait meanwhile. Costs a driver call for each row
  * of mapped memory. (cudaDeviceEnablePeerAccess has no effect on a pool's memory.)

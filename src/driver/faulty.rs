@@ -506,6 +506,11 @@ impl<D: Driver + ?Sized> Driver for FaultyDriver<D> {
         self.call(Call::StreamCheck, one(stream.0), |d| d.stream_check(stream))
     }
 
+    /// Never failed: it has no way to.
+    fn stream_id(&self, stream: StreamHandle) -> Option<u64> {
+        self.inner.stream_id(stream)
+    }
+
     /// Counted, and never failed: it has no way to.
     fn stream_capturing(&self, stream: StreamHandle) -> bool {
         self.counts[Call::StreamCapturing as usize].fetch_add(1, Ordering::Relaxed);

@@ -133,6 +133,10 @@ impl Driver for Fuse {
         !self.is_blown() && self.inner.can_access_peer(device)
     }
 
+    fn stream_id(&self, stream: StreamHandle) -> Option<u64> {
+        if self.is_blown() { None } else { self.inner.stream_id(stream) }
+    }
+
     fn stream_capturing(&self, stream: StreamHandle) -> bool {
         !self.is_blown() && self.inner.stream_capturing(stream)
     }

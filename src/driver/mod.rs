@@ -411,6 +411,14 @@ pub trait Driver: Send + Sync {
     /// `Ok` when the handle names a stream of this device.
     fn stream_check(&self, stream: StreamHandle) -> DriverResult<()>;
 
+    /// A number that no other stream of the process ever has, for a live stream whose handle may
+    /// have been another's; `None` where the driver has no such number, and for handles that
+    /// name no stream.
+    fn stream_id(&self, stream: StreamHandle) -> Option<u64> {
+        let _ = stream;
+        None
+    }
+
     /// Whether the stream is capturing a graph now. False for handles that name no stream. Must
     /// not disturb the capture.
     fn stream_capturing(&self, stream: StreamHandle) -> bool {

@@ -286,6 +286,10 @@ impl<D: Driver + ?Sized> Driver for SegmentDriver<D> {
         self.inner.stream_check(stream)
     }
 
+    fn stream_id(&self, stream: StreamHandle) -> Option<u64> {
+        self.inner.stream_id(stream)
+    }
+
     fn stream_capturing(&self, stream: StreamHandle) -> bool {
         self.inner.stream_capturing(stream)
     }

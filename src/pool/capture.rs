@@ -12,7 +12,7 @@
 use super::core::Core;
 use super::ladder::Refusal;
 use super::registry;
-use super::{HANDLE_SHIFT, control, devices, keeper, world};
+use super::{HANDLE_SHIFT, control, devices, keeper, share, world};
 use crate::base::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::driver::StreamHandle;
 use crate::error::{Error, Result, Status};
@@ -51,6 +51,22 @@ impl Core {
         };
         self.captures.insert(number, Capture { lane, key, before, open: true });
         Ok(())
+    }
+
+    /// A capture on another device's stream: where devices have peers, fences may reach there.
+    fn begin_foreign_capture(&mut self, number: u64) {
+        if share::any_peers() && !self.foreign_captures.contains(&number) {
+            self.foreign_captures.push(number);
+            self.lanes.foreign_capture_begin();
+        }
+    }
+
+    fn end_foreign_capture(&mut self, number: u64) {
+        let before = self.foreign_captures.len();
+        self.foreign_captures.retain(|&open| open != number);
+        if self.foreign_captures.len() < before {
+            self.lanes.foreign_capture_end();
+        }
     }
 
     fn end_capture(&mut self, number: u64) -> Result<()> {
@@ -101,8 +117,11 @@ pub fn begin(stream: u64) -> Result<u64> {
         match registry::without_caches(id, |lane| lane.key == key, begin).and_then(|r| r) {
             Ok(()) => done.push(id),
             // A stream belongs to one device; other devices' pools do not know it.
-            Err(e) if e.status() == Status::InvalidStream => {}
+            Err(e) if e.status() == Status::InvalidStream => {
+                registry::pool(id)?.with_core(id, |core| core.begin_foreign_capture(number))?;
+            }
             Err(e) => {
+                end_foreign(number);
                 for id in done {
                     let key = (id << HANDLE_SHIFT) ^ stream;
                     registry::without_caches(
@@ -120,10 +139,26 @@ pub fn begin(stream: u64) -> Result<u64> {
         }
     }
     if done.is_empty() {
+        end_foreign(number);
         forget_open(number);
         return Err(super::core::unknown_stream(stream));
     }
     Ok(number)
+}
+
+/// Whether any capture is open in the process.
+pub fn any_open() -> bool {
+    !OPEN.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+}
+
+/// Lets other devices' pools record fences again.
+fn end_foreign(number: u64) {
+    for id in registry::live_pools() {
+        // A pool that ended meanwhile records none.
+        if let Ok(pool) = registry::pool(id) {
+            let _ended = pool.with_core(id, |core| core.end_foreign_capture(number));
+        }
+    }
 }
 
 /// Captures that are open in the process: number and stream.
@@ -140,6 +175,7 @@ pub fn begin_open_captures(core: &mut Core) {
         let key = (core.id << HANDLE_SHIFT) ^ stream;
         // Another device's stream is none of this pool's business.
         if let Err(error) = core.begin_capture(number, key, stream) {
+            core.begin_foreign_capture(number);
             tracing::debug!(%error, "an open capture does not concern the new pool");
         }
     }
@@ -151,6 +187,7 @@ pub fn end(number: u64) -> Result<()> {
         let end = |core: &mut Core| core.end_capture(number);
         registry::without_caches(id, |lane| lane.key == capture.key, end)?
     })?;
+    end_foreign(number);
     forget_open(number);
     Ok(())
 }
@@ -273,13 +310,18 @@ pub fn undeclared(stream: u64) -> Error {
 }
 
 impl Core {
-    /// Checks with the driver that the lane's stream is alive, and that it captures nothing that
-    /// the pool was not told of; for the sync lane, that no known stream does
-    /// (`FOREBAY_DEBUG=streams`).
-    pub(super) fn check_lane(&self, lane: LaneId) -> std::result::Result<(), Refusal> {
+    /// Checks with the driver that the lane's stream is alive, is the one that the lane began
+    /// with, and captures nothing that the pool was not told of; for the sync lane, that no known
+    /// stream does (`FOREBAY_DEBUG=streams`).
+    pub(super) fn check_lane(&mut self, lane: LaneId) -> std::result::Result<(), Refusal> {
         match self.lanes.kind(lane) {
             LaneKind::Stream(stream) => {
                 self.driver.0.stream_check(stream).map_err(|_| Refusal::Stale)?;
+                if let Some(id) = self.driver.0.stream_id(stream)
+                    && *self.stream_ids.entry(lane).or_insert(id) != id
+                {
+                    return Err(Refusal::Reused(stream.0));
+                }
                 let captures = self.driver.0.stream_capturing(stream);
                 if captures { Err(Refusal::Capturing(stream.0)) } else { Ok(()) }
             }

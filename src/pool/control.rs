@@ -83,6 +83,7 @@ impl Core {
             ));
         }
         self.retired.push(lane);
+        self.stream_ids.remove(&lane);
         self.settle();
         Ok(())
     }
@@ -191,6 +192,11 @@ impl Pool {
     pub fn record_use(&self, address: usize, stream: u64) -> Result<()> {
         self.with_core(|core| {
             let lane = core.lane((self.id << HANDLE_SHIFT) ^ stream, stream)?;
+            if core.settings.debug.streams
+                && let Err(super::ladder::Refusal::Reused(stream)) = core.check_lane(lane)
+            {
+                return Err(super::core::reused_stream(stream));
+            }
             core.record_use(address, lane)
         })?
     }

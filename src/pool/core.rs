@@ -100,8 +100,13 @@ pub struct Core {
     pub(super) orphans: LaneId,
     pub(super) retired: Vec<LaneId>,
     pub(super) side: HashMap<usize, Side>,
+    /// What the driver calls the stream of a lane, to know it from a later one with its handle;
+    /// kept with `FOREBAY_DEBUG=streams` only.
+    pub(super) stream_ids: HashMap<LaneId, u64>,
     pub(super) totals: Totals,
     pub(super) captures: HashMap<u64, super::capture::Capture>,
+    /// Open captures on other devices that fences would disturb.
+    pub(super) foreign_captures: Vec<u64>,
     pub(super) shares: super::share::Shares,
     pub(super) demand: super::ahead::Demand,
     /// Allocations that took the lock, and how many there were when caches were last emptied.
@@ -353,5 +358,17 @@ pub fn unknown_stream(stream: u64) -> Error {
     Error::new(
         Status::InvalidStream,
         format!("stream {stream:#x} is not a stream of this pool's device, or was destroyed"),
+    )
+}
+
+/// The error for a stream whose handle is another stream's by now.
+#[cold]
+pub fn reused_stream(stream: u64) -> Error {
+    Error::new(
+        Status::InvalidStream,
+        format!(
+            "stream {stream:#x} was destroyed without the pool's knowledge, and its handle is \
+             another stream's now: call forebay_stream_retire before a stream is destroyed"
+        ),
     )
 }

@@ -28,6 +28,9 @@ pub enum Refusal {
     Driver(DriverError),
     /// The stream captures a graph that the pool was not told of (`FOREBAY_DEBUG=streams`).
     Capturing(u64),
+    /// The stream was destroyed untold, and its handle is another stream's by now
+    /// (`FOREBAY_DEBUG=streams`).
+    Reused(u64),
     /// The cache belongs to another pool or lane by now; look it up again.
     Stale,
 }
@@ -152,7 +155,7 @@ impl Refusal {
         match self {
             Refusal::Short { .. } | Refusal::AddressSpace => true,
             Refusal::Driver(e) => matches!(e.code, Code::OutOfMemory | Code::MappingLimit),
-            Refusal::Stale | Refusal::Capturing(_) => false,
+            Refusal::Stale | Refusal::Capturing(_) | Refusal::Reused(_) => false,
         }
     }
 }
@@ -188,6 +191,7 @@ fn failure(shared: &'static Shared, id: u64, bytes: usize, refusal: Refusal) -> 
     match refusal {
         Refusal::Driver(DriverError { code: Code::ContextLost, .. }) => return super::loss::lost(),
         Refusal::Capturing(stream) => return super::capture::undeclared(stream),
+        Refusal::Reused(stream) => return super::core::reused_stream(stream),
         _ => {}
     }
     let status = match refusal {
@@ -197,6 +201,7 @@ fn failure(shared: &'static Shared, id: u64, bytes: usize, refusal: Refusal) -> 
         | Refusal::Short { .. }
         | Refusal::AddressSpace
         | Refusal::Capturing(_)
+        | Refusal::Reused(_)
         | Refusal::Stale => Status::OutOfMemory,
         Refusal::Driver(_) => Status::Driver,
     };

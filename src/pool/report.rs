@@ -233,7 +233,7 @@ pub fn out_of_memory(core: &mut Core, bytes: usize, refusal: Refusal) -> String 
             "; no address range is long enough, or the tables of slots are full".to_owned()
         }
         Refusal::Driver(error) => format!("; {error}"),
-        Refusal::Stale | Refusal::Capturing(_) => String::new(),
+        Refusal::Stale | Refusal::Capturing(_) | Refusal::Reused(_) => String::new(),
     });
     text
 }

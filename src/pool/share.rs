@@ -15,7 +15,7 @@ use super::control::driver_error;
 use super::core::{Core, note};
 use super::slow::Located;
 use super::{HANDLE_SHIFT, Pool, keeper, registry};
-use crate::base::sync::atomic::{AtomicU64, Ordering};
+use crate::base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::base::units::QUANTUM_SHIFT;
 use crate::config::{FreeMode, Move};
 use crate::driver::{Code, DriverError, PEERS_MAX};
@@ -93,6 +93,14 @@ fn invalid(message: String) -> Error {
 
 // ---- peers -------------------------------------------------------------------------------
 
+/// Whether some pool has had peers: its device's fences then take their work in.
+static PEERS: AtomicBool = AtomicBool::new(false);
+
+/// Whether a fence may reach other devices than its pool's own.
+pub fn any_peers() -> bool {
+    PEERS.load(Ordering::SeqCst)
+}
+
 impl Core {
     fn enable_peer(&mut self, device: u32) -> Result<()> {
         self.check_context()?;
@@ -113,6 +121,15 @@ impl Core {
                     "the pool's memory is open to devices {peers:?}, and {PEERS_MAX} are the most \
                      that a mapping can be open to; disable one first"
                 ),
+            ));
+        }
+        // Set before the look: whoever begins a capture does it the other way round.
+        PEERS.store(true, Ordering::SeqCst);
+        if super::capture::any_open() {
+            // Fences would reach the peer's captures from now on.
+            return Err(Error::new(
+                Status::Busy,
+                "a peer cannot be enabled while a graph capture is open; end it first",
             ));
         }
         let mut more = peers.to_vec();

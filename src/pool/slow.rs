@@ -323,6 +323,7 @@ fn free_into(found: Found, address: usize, stream: u64) -> Result<bool> {
         match core.check_lane(cache.id as LaneId) {
             Ok(()) => {}
             Err(Refusal::Capturing(stream)) => return Err(super::capture::undeclared(stream)),
+            Err(Refusal::Reused(stream)) => return Err(super::core::reused_stream(stream)),
             Err(_) => return Err(super::core::unknown_stream(stream)),
         }
     }

@@ -106,6 +106,8 @@ fn core_over(
         orphans,
         retired: Vec::new(),
         side: HashMap::new(),
+        stream_ids: HashMap::new(),
+        foreign_captures: Vec::new(),
         totals: Totals::default(),
         captures: HashMap::new(),
         shares: super::share::Shares::default(),

@@ -539,6 +539,17 @@ impl Lanes {
         self.by_key.extend(before.map(|lane| (key, lane)));
     }
 
+    /// A capture has begun on another device whose work this pool's fences take in.
+    pub fn foreign_capture_begin(&mut self) {
+        self.open_captures += 1;
+    }
+
+    /// That capture has ended.
+    pub fn foreign_capture_end(&mut self) {
+        debug_assert!(self.open_captures > 0);
+        self.open_captures -= 1;
+    }
+
     /// The graph of a capture is gone: what it freed passes with the next device-wide fence.
     /// The lane becomes a retired lane of the whole device.
     pub fn capture_release(&mut self, driver: &dyn Driver, lane: LaneId) -> DriverResult<bool> {

@@ -4,6 +4,8 @@
 //! `FOREBAY_SIM_*` says what machine it meets. Every scenario ends with a look at the driver's
 //! list of misuse. Cost: a few seconds.
 
+#[path = "cuda/captures.rs"]
+mod captures;
 #[path = "common/mod.rs"]
 mod common;
 #[path = "cuda/contexts.rs"]
@@ -12,10 +14,20 @@ mod contexts;
 mod cuda;
 #[path = "cuda/failures.rs"]
 mod failures;
+#[path = "cuda/load.rs"]
+mod load;
+#[path = "cuda/machine.rs"]
+mod machine;
 #[path = "cuda/memory.rs"]
 mod memory;
 #[path = "cuda/opening.rs"]
 mod opening;
+#[path = "cuda/peers.rs"]
+mod peers;
+#[path = "cuda/retired.rs"]
+mod retired;
+#[path = "cuda/streams.rs"]
+mod streams;
 
 use cuda::Sim;
 use forebay::error::Status;
@@ -55,7 +67,16 @@ fn on_sim_with(name: &str, machine: &[(&str, &str)], own: &[(&str, &str)]) -> St
 #[test]
 fn child_process() {
     let Some(name) = common::scenario() else { return };
-    let sections = [opening::run, contexts::run, failures::run, memory::run];
+    let sections = [
+        captures::run,
+        contexts::run,
+        failures::run,
+        memory::run,
+        opening::run,
+        peers::run,
+        retired::run,
+        streams::run,
+    ];
     assert!(sections.iter().any(|run| run(&name)), "no scenario {name}");
     println!("scenario done");
 }

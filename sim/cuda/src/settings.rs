@@ -51,7 +51,7 @@ pub enum AddressRange {
 /// All settings.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Devices, 1 to 8.
+    /// Devices, 1 to 16.
     pub devices: u32,
     /// Bytes of memory of each device.
     pub memory: u64,
@@ -181,8 +181,8 @@ fn put<T>(place: &mut T, value: Option<T>) -> Option<Result<(), String>> {
 }
 
 settings! {
-    "devices", "1", "1 to 8", "devices of the machine",
-        |s, t| put(&mut s.devices, t.parse().ok().filter(|n| (1..=8).contains(n)));
+    "devices", "1", "1 to 16", "devices of the machine",
+        |s, t| put(&mut s.devices, t.parse().ok().filter(|n| (1..=16).contains(n)));
     "memory", "4GiB", "bytes, or a number with KiB, MiB, GiB or TiB", "memory of each device",
         |s, t| put(&mut s.memory, size(t).filter(|n| *n > 0));
     "capability", "9.0", "major.minor", "compute capability of each device",
@@ -486,8 +486,8 @@ mod tests {
     #[test]
     fn what_cannot_be_read_names_the_line_and_what_is_accepted() {
         for (text, line, accepted) in [
-            ("devices = 0", 1, "1 to 8"),
-            ("devices = 9", 1, "1 to 8"),
+            ("devices = 0", 1, "1 to 16"),
+            ("devices = 17", 1, "1 to 16"),
             ("seed = 1\nmemory = 1XB", 2, "KiB, MiB, GiB or TiB"),
             ("memory = 0", 1, "bytes"),
             ("memory = 99999999999TiB", 1, "bytes"),

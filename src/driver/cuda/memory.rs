@@ -67,7 +67,7 @@ fn right(device: i32, flags: Access) -> CUmemAccessDesc {
 }
 
 /// The numbers of the bits that are set.
-fn devices_of(mut set: u64) -> impl Iterator<Item = i32> {
+pub(super) fn devices_of(mut set: u64) -> impl Iterator<Item = i32> {
     std::iter::from_fn(move || {
         (set != 0).then(|| {
             let lowest = set.trailing_zeros();

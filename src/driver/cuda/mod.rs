@@ -7,6 +7,7 @@
 //! - [`context`]: which context calls run in, entered and left around each;
 //! - [`memory`], [`streams`]: the trait's methods;
 //! - [`open`]: from a library to a device, and the rungs below when something is refused;
+//! - [`peers`]: other devices' work on this one's memory, for fences;
 //! - [`pinned`]: page-locked host memory.
 //!
 //! Promises the contract of [`crate::driver`]. In addition:
@@ -35,6 +36,7 @@ pub mod library;
 mod memory;
 pub mod newer;
 pub mod open;
+mod peers;
 pub mod pinned;
 mod streams;
 pub mod table;
@@ -120,6 +122,7 @@ pub struct CudaDriver {
     reachable: u64,
     /// Devices that have been given access to something.
     opened: AtomicU64,
+    peers: Mutex<peers::Peers>,
     context_events_refused: AtomicBool,
     fallbacks: Mutex<Vec<Fallback>>,
 }
@@ -272,6 +275,10 @@ impl Driver for CudaDriver {
 
     fn stream_check(&self, stream: StreamHandle) -> DriverResult<()> {
         self.check_stream(stream)
+    }
+
+    fn stream_id(&self, stream: StreamHandle) -> Option<u64> {
+        self.id_of_stream(stream)
     }
 
     fn stream_capturing(&self, stream: StreamHandle) -> bool {

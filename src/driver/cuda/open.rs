@@ -303,6 +303,7 @@ fn describe(api: &Arc<Api>, ordinal: i32) -> Result<CudaDriver> {
         properties: Properties::new(rdma, fd),
         reachable: reachable(api, device, count),
         opened: AtomicU64::new(0),
+        peers: Mutex::default(),
         context_events_refused: AtomicBool::new(false),
         fallbacks: Mutex::new(Vec::new()),
     };

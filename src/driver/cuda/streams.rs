@@ -112,7 +112,13 @@ impl CudaDriver {
         let event = live(call, event)?;
         let inside = self.contexts.enter(call, false)?;
         // SAFETY: live handles, as the caller promised.
-        inside.check(call, unsafe { self.api.stream_wait_event(stream_of(stream), event, 0) })
+        inside.check(call, unsafe { self.api.stream_wait_event(stream_of(stream), event, 0) })?;
+        let waits = self.each_peer_mark(event, |mark| {
+            // SAFETY: a live stream, and an event of our own in a peer's context.
+            let queued = unsafe { self.api.stream_wait_event(stream_of(stream), mark, 0) };
+            inside.check(call, queued).map(|()| true)
+        });
+        waits.map(|_| ())
     }
 
     /// `Ok` for a stream of this context.
@@ -141,8 +147,19 @@ impl CudaDriver {
         Ok(())
     }
 
+    /// What tells a stream from others that had its handle (CUDA 12.0 brought it).
+    pub(super) fn id_of_stream(&self, stream: StreamHandle) -> Option<u64> {
+        let call = Call::StreamCheck;
+        plausible(call, stream).ok()?;
+        let _inside = self.contexts.enter(call, false).ok()?;
+        let mut id = 0;
+        // SAFETY: a local to fill; the caller says that this is a stream.
+        let result = unsafe { self.api.stream_get_id(stream_of(stream), &raw mut id) };
+        (result == codes::SUCCESS).then_some(id)
+    }
+
     /// Whether a capture is open on a stream, or beside the legacy stream.
-    fn is_capturing(
+    pub(super) fn is_capturing(
         &self,
         inside: &Inside<'_>,
         call: Call,
@@ -254,6 +271,7 @@ impl CudaDriver {
         let call = Call::EventDestroy;
         let event = live(call, event)?;
         let inside = self.contexts.enter(call, true)?;
+        self.forget_marks(event);
         // SAFETY: a live event that the caller uses no more.
         inside.check(call, unsafe { self.api.event_destroy(event) })
     }
@@ -271,6 +289,7 @@ impl CudaDriver {
         if self.is_capturing(&inside, call, stream)? {
             return Err(DriverError { call, code: Code::Other(codes::CAPTURE_UNSUPPORTED) });
         }
+        self.unmark_peers(event);
         if scope != Scope::Context {
             // SAFETY: live handles, as the caller promised.
             return inside.check(call, unsafe { self.api.event_record(event, stream_of(stream)) });
@@ -279,14 +298,16 @@ impl CudaDriver {
             // SAFETY: the event was made in this context.
             let result = unsafe { self.api.ctx_record_event(inside.context(), event) };
             if !matches!(result, codes::NOT_SUPPORTED | MISSING) {
-                return inside.check(call, result);
+                inside.check(call, result)?;
+                return self.mark_peers(&inside, call, event);
             }
             self.context_events_refused.store(true, Ordering::Relaxed);
             self.announce(Fallback::ContextEventsRefused(result));
         }
         drop(inside);
         // All work before the mark is then done, whatever the event marked before.
-        self.wait_for_context(call)
+        self.wait_for_context(call)?;
+        self.wait_for_peers(call)
     }
 
     pub(super) fn has_passed(&self, event: EventHandle) -> DriverResult<bool> {
@@ -295,9 +316,14 @@ impl CudaDriver {
         let inside = self.contexts.enter(call, true)?;
         // SAFETY: a live event.
         match unsafe { self.api.event_query(event) } {
+            codes::NOT_READY => return Ok(false),
+            result => inside.check(call, result)?,
+        }
+        // SAFETY: events of our own in peers' contexts.
+        self.each_peer_mark(event, |mark| match unsafe { self.api.event_query(mark) } {
             codes::NOT_READY => Ok(false),
             result => inside.check(call, result).map(|()| true),
-        }
+        })
     }
 
     pub(super) fn wait_for_event(&self, event: EventHandle) -> DriverResult<()> {
@@ -305,6 +331,11 @@ impl CudaDriver {
         let event = live(call, event)?;
         let inside = self.contexts.enter(call, true)?;
         // SAFETY: a live event.
-        inside.check(call, unsafe { self.api.event_synchronize(event) })
+        inside.check(call, unsafe { self.api.event_synchronize(event) })?;
+        let waited = self.each_peer_mark(event, |mark| {
+            // SAFETY: an event of our own in a peer's context.
+            inside.check(call, unsafe { self.api.event_synchronize(mark) }).map(|()| true)
+        });
+        waited.map(|_| ())
     }
 }

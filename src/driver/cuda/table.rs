@@ -197,6 +197,9 @@ entry_points! {
     /// A stream's context.
     stream_get_ctx = c"cuStreamGetCtx", 9020, c"cuStreamGetCtx",
         (stream: CUstream, context: *mut CUcontext);
+    /// A number that no other stream of the process ever has.
+    stream_get_id = c"cuStreamGetId", 12000, c"cuStreamGetId",
+        (stream: CUstream, id: *mut u64);
     /// An object whose end calls a function, with so many references.
     user_object_create = c"cuUserObjectCreate", 11030, c"cuUserObjectCreate",
         (object: *mut CUuserObject, word: *mut c_void, call: CUhostFn, count: c_uint,

@@ -99,6 +99,30 @@ impl Sim {
         }
     }
 
+    /// Launches a kernel of one block with arguments of a word each.
+    pub fn launch(self, function: usize, stream: usize, words: &mut [u64]) -> u32 {
+        type Launch = extern "C" fn(
+            usize,
+            u32,
+            u32,
+            u32,
+            u32,
+            u32,
+            u32,
+            u32,
+            usize,
+            *mut *mut c_void,
+            *mut *mut c_void,
+        ) -> u32;
+        // SAFETY: the entry point of this name has this type.
+        let launch =
+            unsafe { std::mem::transmute::<*mut c_void, Launch>(self.symbol("cuLaunchKernel")) };
+        let mut places: Vec<*mut c_void> =
+            words.iter_mut().map(|word| std::ptr::from_mut(word).cast()).collect();
+        let none = std::ptr::null_mut();
+        launch(function, 1, 1, 1, 32, 1, 1, 0, stream, places.as_mut_ptr(), none)
+    }
+
     /// A call that must succeed.
     pub fn ok(self, name: &str, args: &[usize]) {
         assert_eq!(self.call(name, args), 0, "{name}");

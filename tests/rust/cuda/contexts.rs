@@ -4,6 +4,7 @@ use super::cuda::{Sim, capture_mode, current_context, make_context};
 use super::{MIB, fill, holds, no_misuse, on_sim};
 use forebay::error::Status;
 use forebay::pool::Pool;
+use forebay::pool::hot::SYNC_STREAM;
 
 /// Runs the scenario if it is one of these.
 pub fn run(name: &str) -> bool {
@@ -13,6 +14,7 @@ pub fn run(name: &str) -> bool {
         "no context at all" => none_at_all(),
         "a stream of another context" => foreign_stream(),
         "numbers that are no streams" => no_streams(),
+        "two contexts of one device" => two_contexts(),
         _ => return false,
     }
     true
@@ -138,4 +140,40 @@ fn no_streams() {
 #[test]
 fn numbers_that_are_no_streams_are_refused() {
     on_sim("numbers that are no streams", &[]);
+}
+
+/// The pool works in the first context; a thread that works in another uses its memory there.
+fn two_contexts() {
+    let sim = Sim::open();
+    sim.ok("cuInit", &[0]);
+    let first = make_context(sim, 0);
+    let pool = Pool::default_pool().expect("a device");
+    let block = pool.alloc(3 * MIB, 0).expect("fits");
+    fill(&pool, block, 3 * MIB, 1, 0);
+    assert!(holds(&pool, block, 3 * MIB, 1, 0));
+    let other = std::thread::spawn(move || {
+        let second = make_context(sim, 0);
+        watched(sim, second);
+        let pool = Pool::default_pool().expect("a device");
+        let stream = sim.get("cuStreamCreate", &[1]);
+        sim.ok("cuMemsetD8Async", &[block, 2, 3 * MIB, stream]);
+        sim.ok("cuStreamSynchronize", &[stream]);
+        let refused = pool.alloc(1000, stream as u64).expect_err("another context's stream");
+        assert_eq!(refused.status(), Status::InvalidStream);
+        assert!(holds(&pool, block, 3 * MIB, 2, 0), "one memory in both");
+        assert_eq!(current_context(sim), second);
+        pool.dealloc(block, SYNC_STREAM).expect("live");
+        sim.ok("cuCtxDestroy_v2", &[second]);
+    });
+    other.join().expect("no failure");
+    // The end of a context that is not the pool's is no business of the pool's.
+    assert_eq!(current_context(sim), first);
+    watched(sim, first);
+    assert!(!primary_is_active(sim, 0));
+    no_misuse();
+}
+
+#[test]
+fn memory_serves_in_every_context_of_its_device() {
+    on_sim("two contexts of one device", &[]);
 }

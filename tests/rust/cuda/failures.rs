@@ -2,15 +2,18 @@
 
 use super::cuda::{Sim, make_context};
 use super::{MIB, fill, no_misuse, on_sim, on_sim_with};
+use forebay::config::Config;
 use forebay::error::Status;
-use forebay::pool::Pool;
 use forebay::pool::hot::SYNC_STREAM;
+use forebay::pool::{Pool, Settings, devices, registry};
+use std::sync::Arc;
 
 /// Runs the scenario if it is one of these.
 pub fn run(name: &str) -> bool {
     match name {
         "shut down" => shut_down(),
         "context lost" => context_lost(),
+        "context destroyed" => context_destroyed(),
         "illegal address" => illegal_address(),
         "out of mappings" => out_of_mappings(),
         "out of memory" => out_of_memory(),
@@ -27,6 +30,9 @@ fn shut_down() {
     let pool = Pool::default_pool().expect("a device");
     let small: Vec<usize> = (0..100).map(|_| pool.alloc(4096, 0).expect("fits")).collect();
     let large = pool.alloc(40 * MIB, 0).expect("fits");
+    let settings = Settings::resolve(&Config::from_env().expect("well-formed"), 1 << 25, false);
+    let second = Pool::with_driver(pool.driver().expect("alive"), settings).expect("a pool");
+    second.alloc(3 * MIB, 0).expect("fits");
     sim.script("fail any with 4 from #1 always");
     // The first call that is made learns it.
     let error = pool.alloc(60 * MIB, 0).expect_err("shut down");
@@ -41,6 +47,10 @@ fn shut_down() {
     pool.dealloc(large, SYNC_STREAM).expect("a free is a silent success");
     let driver = pool.driver().expect("alive");
     driver.unmap(2 << 20, 2 << 20).expect("nothing is left to give back");
+    // A pool of one's own ends, whatever lived in it.
+    let id = second.id();
+    let _ = second.into_handle();
+    registry::destroy(id).expect("the shutdown took it all");
     assert_eq!(pool.alloc(60 * MIB, 0).expect_err("still").status(), Status::ShutDown);
     assert_eq!(sim.total_calls(), before, "a call was made after the shutdown");
     no_misuse();
@@ -65,6 +75,57 @@ fn context_lost() {
     // What is known of live blocks is as before.
     assert_eq!(pool.stats().expect("alive").live_blocks, 1);
     pool.dealloc(block, 0).expect("a free is a silent success");
+}
+
+/// Every call on a pool whose context is destroyed: one clear error, frees that succeed, an end.
+fn context_destroyed() {
+    let sim = Sim::open();
+    sim.ok("cuInit", &[0]);
+    let own = make_context(sim, 0);
+    let config = Config::from_env().expect("well-formed");
+    let driver = devices::open_cuda(&config).expect("a device").driver();
+    let settings = Settings::resolve(&config, driver.device().total_bytes as u64, false);
+    let pool = Pool::with_driver(Arc::clone(&driver), settings.clone()).expect("a pool");
+    let stream = sim.get("cuStreamCreate", &[1]) as u64;
+    let mut blocks = Vec::new();
+    for lane in [0, stream, SYNC_STREAM] {
+        for bytes in [1000, 200 << 10, 5 * MIB] {
+            let [live, freed] = [0, 1].map(|_| pool.alloc(bytes, lane).expect("fits"));
+            fill(&pool, freed, bytes, 1, if lane == SYNC_STREAM { 0 } else { lane });
+            pool.dealloc(freed, lane).expect("live");
+            blocks.push((live, lane));
+        }
+    }
+    sim.ok("cuCtxDestroy_v2", &[own]);
+    let lost = |error: forebay::error::Error| assert_eq!(error.status(), Status::ContextLost);
+    lost(pool.alloc(64 * MIB, 0).expect_err("the context is gone"));
+    let before = sim.total_calls();
+    for lane in [0, stream, SYNC_STREAM] {
+        for bytes in [1000, 200 << 10, 5 * MIB] {
+            lost(pool.alloc(bytes, lane).expect_err("nothing is handed out any more"));
+        }
+    }
+    lost(pool.enable_peer(1).expect_err("no memory is there"));
+    assert_eq!(pool.stats().expect("alive").live_blocks, 9, "as it was");
+    for (block, lane) in blocks {
+        pool.dealloc(block, lane).expect("a free is a silent success");
+    }
+    registry::retire_stream(stream).expect("nothing is left to wait for");
+    let id = pool.id();
+    let _ = pool.into_handle();
+    registry::destroy(id).expect("needs no driver");
+    assert_eq!(sim.total_calls(), before, "a lost context was called");
+    // The device's driver works in that context for good.
+    lost(Pool::with_driver(driver, settings).expect_err("its context is gone"));
+    // That the context is gone is learnt from a call, which is all that was wrong.
+    let report = sim.report();
+    let mut misuse = report["misuse"].as_array().expect("a list").iter();
+    assert!(misuse.all(|m| m["kind"] == "use of a destroyed context"), "{report}");
+}
+
+#[test]
+fn a_pool_of_a_destroyed_context_answers_one_error_and_can_be_ended() {
+    on_sim("context destroyed", &[("DEVICES", "2")]);
 }
 
 #[test]
