@@ -51,7 +51,7 @@ fn check_lost(pool: &Pool, streams: &[u64], live: &[Block]) {
 fn run(scenario: &Scenario, nth: u64) -> bool {
     let mut stage = Stage::new(scenario);
     (scenario.prepare)(&mut stage);
-    let driver = Arc::clone(&stage.driver);
+    let driver = Arc::clone(&stage.driver.0);
     driver.reset_counts();
     driver.start_journal(CALLS_MAX as usize * 2);
     lose(&driver, nth);
