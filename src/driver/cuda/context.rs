@@ -222,14 +222,23 @@ impl Drop for Inside<'_> {
         if self.pushed {
             let mut popped = std::ptr::null_mut();
             // SAFETY: a local to fill; takes off what `enter` pushed.
-            let result = unsafe { self.api.ctx_pop_current(&raw mut popped) };
-            note(result, "the caller's context could not be restored");
+            let pop = || unsafe { self.api.ctx_pop_current(&raw mut popped) };
+            note(surely(pop), "the caller's context could not be restored");
         }
         if let Some(mut mode) = self.mode {
             // SAFETY: a local; restores this thread's own mode.
-            let result = unsafe { self.api.exchange_capture_mode(&raw mut mode) };
-            note(result, "the caller's capture mode could not be restored");
+            let exchange = || unsafe { self.api.exchange_capture_mode(&raw mut mode) };
+            note(surely(exchange), "the caller's capture mode could not be restored");
         }
+    }
+}
+
+/// A way back, tried once more when it fails: a failed call has done nothing, and the thread
+/// would stay in a state that is not its own.
+fn surely(mut back: impl FnMut() -> RawResult) -> RawResult {
+    match back() {
+        codes::SUCCESS => codes::SUCCESS,
+        _ => back(),
     }
 }
 
