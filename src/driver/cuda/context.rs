@@ -109,7 +109,7 @@ impl Contexts {
             let context = std::ptr::with_exposed_provenance_mut(chosen.context);
             return Ok(Inside { api: &self.api, context, pushed: false, mode: None });
         }
-        let mode = if relaxed { self.relax() } else { None };
+        let mode = if relaxed { self.relax(call)? } else { None };
         let mut inside =
             Inside { api: &self.api, context: std::ptr::null_mut(), pushed: false, mode };
         let current = self.current(call)?;
@@ -142,11 +142,15 @@ impl Contexts {
         self.chosen.get().map(|chosen| chosen.retained)
     }
 
-    fn relax(&self) -> Option<u32> {
+    /// Exchanges the thread's capture mode; answers its own. Where that fails the call must not be
+    /// made: it would invalidate an open capture.
+    fn relax(&self, call: Call) -> DriverResult<Option<u32>> {
         let mut mode = RELAXED;
         // SAFETY: a local; exchanges this thread's own mode.
-        let result = unsafe { self.api.exchange_capture_mode(&raw mut mode) };
-        (result == codes::SUCCESS).then_some(mode)
+        match unsafe { self.api.exchange_capture_mode(&raw mut mode) } {
+            MISSING => Ok(None),
+            result => check(call, result).map(|()| Some(mode)),
+        }
     }
 
     fn current(&self, call: Call) -> DriverResult<usize> {
