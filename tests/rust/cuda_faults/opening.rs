@@ -1,0 +1,4 @@
+//! Opening.
+pub fn sweep(_: u64) -> u64 {
+    1
+}
