@@ -20,6 +20,8 @@ mod cuda;
 mod device;
 #[path = "cuda_faults/loss.rs"]
 mod loss;
+#[path = "faults/lost.rs"]
+mod lost;
 #[path = "cuda_faults/opening.rs"]
 mod opening;
 #[path = "faults/scenarios.rs"]
@@ -63,7 +65,7 @@ const ALL: [Scenario; 16] = [
 ];
 
 const fn once(code: u32) -> Fault {
-    Fault { nth: 1, always: false, code, besides: &[] }
+    Fault { nth: 1, verb: "fail", always: false, code, besides: &[] }
 }
 
 const fn for_ever(code: u32) -> Fault {
@@ -97,6 +99,7 @@ const MODES: [Fault; 11] = [
 /// Calls that take long.
 const STALLS: Fault = Fault {
     nth: 0,
+    verb: "fail",
     always: false,
     code: 0,
     besides: &["stall cuMemUnmap 2ms", "stall cuMemSetAccess 2ms", "stall any 500us #7"],
@@ -271,4 +274,59 @@ sampled! {
     peers_of_mapped_memory: PEERS, 17;
     exports_and_imports: EXPORT, 17;
     captures_and_their_graphs: CAPTURE, 43;
+}
+
+/// Opening under faults; the stride leaves all of it.
+#[test]
+fn opening_fails_clearly_or_steps_down() {
+    child("open", "open", 1, 1, "");
+}
+
+macro_rules! lost {
+    ($($test:ident: $scenario:ident, $stride:literal;)*) => {
+        mod lost_context {
+            use super::*;
+            $(
+                mod $test {
+                    use super::*;
+
+                    #[test]
+                    fn at_a_sample_of_calls() {
+                        child($scenario.name, "lose", $stride, 1, "");
+                    }
+
+                    #[test]
+                    #[ignore = "at every call: half a minute"]
+                    fn at_every_call() {
+                        child($scenario.name, "lose", 1, 1, "");
+                    }
+                }
+            )*
+        }
+    };
+}
+
+lost! {
+    small_blocks: SMALL, 53;
+    large_blocks: LARGE, 31;
+    gather_pages: GATHER, 11;
+    trim_and_limits: TRIM, 11;
+    async_streams: ASYNC, 61;
+    synchronous_frees_and_questions: QUESTIONS, 17;
+    second_reservation: MORE_SPACE, 31;
+    peers_of_mapped_memory: PEERS, 17;
+    exports_and_imports: EXPORT, 17;
+    captures_and_their_graphs: CAPTURE, 31;
+}
+
+/// Stalls change nothing but the time, on the virtual clock as on the real one.
+#[test]
+fn calls_that_take_long() {
+    for scenario in ALL {
+        child(scenario.name, "stall", 1, 1, "");
+    }
+    let real = "real_delays = 1\nprofile = a100\nvariation = 1";
+    for scenario in [SMALL, ASYNC] {
+        child(scenario.name, "stall", 1, 1, real);
+    }
 }

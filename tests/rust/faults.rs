@@ -11,6 +11,8 @@
 mod common;
 #[path = "faults/loss.rs"]
 mod loss;
+#[path = "faults/lost.rs"]
+mod lost;
 #[path = "faults/recovery.rs"]
 mod recovery;
 #[path = "faults/scenarios.rs"]

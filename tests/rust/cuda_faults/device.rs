@@ -25,6 +25,8 @@ const SCRATCH_BYTES: usize = 4096;
 pub struct Fault {
     /// Counted from 1; 0 is none.
     pub nth: u64,
+    /// `fail`, or `lose` for a context that fails for good.
+    pub verb: &'static str,
     /// All later calls too.
     pub always: bool,
     /// CUDA's number.
@@ -52,6 +54,8 @@ pub struct Device {
     armed: RefCell<Option<Armed>>,
     /// Calls since the fault was armed, when it was lifted.
     lifted_at: Cell<u64>,
+    /// Whether the context may be lost, and the test's own work with it.
+    may_be_lost: Cell<bool>,
 }
 
 /// A world of so many bytes a device, with more settings, and the driver initialised.
@@ -74,9 +78,11 @@ impl Device {
         let opened = forebay::driver::cuda::open(Some(cuda::library()), 0).expect("a device");
         let Opened::Virtual(driver) = opened else { panic!("no virtual memory") };
         let context = sim.get("cuDevicePrimaryCtxRetain", &[0]);
-        let (armed, lifted_at) = (RefCell::new(None), Cell::new(0));
+        let (armed, lifted_at, may_be_lost) = (RefCell::new(None), Cell::new(0), Cell::new(false));
         let granule = granularity;
-        let mut device = Device { sim, driver, granule, context, scratch: 0, armed, lifted_at };
+        let scratch = 0;
+        let mut device =
+            Device { sim, driver, granule, context, scratch, armed, lifted_at, may_be_lost };
         device.scratch = device.inside(|sim| {
             const PORTABLE: usize = 1;
             sim.get("cuMemHostAlloc", &[SCRATCH_BYTES, PORTABLE])
@@ -99,6 +105,7 @@ impl Device {
 
     /// Arms a fault; it counts from now on.
     pub fn arm(&self, fault: Fault) {
+        self.may_be_lost.set(fault.verb == "lose");
         *self.armed.borrow_mut() = Some(Armed { fault, seen: 0, from: 0 });
         self.set_script();
     }
@@ -107,14 +114,14 @@ impl Device {
     fn set_script(&self) {
         let mut armed = self.armed.borrow_mut();
         let Some(armed) = &mut *armed else { return self.sim.script("") };
-        let Fault { nth, always, code, besides } = armed.fault;
+        let Fault { nth, verb, always, code, besides } = armed.fault;
         let mut script = besides.join(";");
         let left = nth.saturating_sub(armed.seen);
         let line = match (left, always) {
             (0, true) if nth > 0 => format!("fail any always with {code}"),
             (0, _) => String::new(),
-            (left, true) => format!("fail any from #{left} always with {code}"),
-            (left, false) => format!("fail any #{left} once with {code}"),
+            (left, true) => format!("{verb} any from #{left} always with {code}"),
+            (left, false) => format!("{verb} any #{left} once with {code}"),
         };
         script = format!("{script};{line}");
         self.sim.script(&script);
@@ -150,6 +157,12 @@ impl Device {
             sim.get("cuCtxPopCurrent_v2", &[]);
             answer
         })
+    }
+
+    /// A call of the test's own, which succeeds as long as the context does.
+    fn must(&self, call: &str, args: &[usize]) {
+        let result = self.inside(|sim| sim.call(call, args));
+        assert!(result == 0 || self.may_be_lost.get(), "{call}: {result}");
     }
 
     /// Calls that were failed by what is armed.
@@ -231,6 +244,11 @@ impl Device {
         pages.saturating_sub(physical) as usize
     }
 
+    /// The simulation.
+    pub fn sim(&self) -> Sim {
+        self.sim
+    }
+
     /// Whether no memory and no event is left on the device.
     pub fn is_clean(&self) -> bool {
         let report = self.sim.report();
@@ -251,7 +269,8 @@ impl Device {
     /// Queues work on a stream, so that its fences are late.
     pub fn busy(&self, stream: u64) {
         let stream = StreamHandle(stream);
-        self.own(|_| self.driver.fill(self.scratch, 1, SCRATCH_BYTES, stream).expect("a stream"));
+        let filled = self.own(|_| self.driver.fill(self.scratch, 1, SCRATCH_BYTES, stream));
+        assert!(filled.is_ok() || self.may_be_lost.get(), "{filled:?}");
     }
 
     /// Refuses the first two reservations from now on.
@@ -263,16 +282,14 @@ impl Device {
     /// Begins a capture of the strictest kind.
     pub fn begin_capture(&self, stream: u64) {
         const GLOBAL: usize = 0;
-        self.inside(|sim| sim.ok("cuStreamBeginCapture_v2", &[stream as usize, GLOBAL]));
+        self.must("cuStreamBeginCapture_v2", &[stream as usize, GLOBAL]);
     }
 
     /// Ends it, which must be unharmed; answers the graph.
     pub fn end_capture(&self, stream: u64) -> u64 {
-        self.inside(|sim| {
-            let mut graph = 0usize;
-            sim.ok("cuStreamEndCapture", &[stream as usize, &raw mut graph as usize]);
-            graph as u64
-        })
+        let mut graph = 0usize;
+        self.must("cuStreamEndCapture", &[stream as usize, &raw mut graph as usize]);
+        graph as u64
     }
 
     /// The graph ends; whoever asked to be told has been.
@@ -287,7 +304,7 @@ impl Device {
 
     /// Gives up a graph that nobody follows.
     pub fn drop_graph(&self, graph: u64) {
-        self.inside(|sim| sim.ok("cuGraphDestroy", &[graph as usize]));
+        self.must("cuGraphDestroy", &[graph as usize]);
     }
 
     /// Ends the pool and the streams; nothing may be left.
