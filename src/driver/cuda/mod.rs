@@ -122,6 +122,8 @@ pub struct CudaDriver {
     opened: AtomicU64,
     context_events_refused: AtomicBool,
     fallbacks: Mutex<Vec<Fallback>>,
+    /// What trials hold that the driver has not taken back.
+    trials: Mutex<Vec<open::Trial>>,
 }
 
 impl CudaDriver {
