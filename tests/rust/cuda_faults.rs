@@ -133,6 +133,7 @@ fn run(scenario: &Scenario, fault: Fault) -> bool {
     stage.driver.clear_faults();
     stage.finish();
     check_world();
+    device::check_journal(fault);
     fault.nth > 0 && calls >= fault.nth
 }
 
@@ -191,6 +192,7 @@ fn child_process() {
             other => panic!("no kind {other}"),
         };
     }
+    device::drop_journal();
     println!("{name}, {kind}: {runs} runs of {seeds} seeds");
     assert!(runs > 0, "no run at all");
     println!("scenario done");

@@ -12,6 +12,7 @@ use forebay::driver::{Call, Driver, StreamHandle};
 use forebay::pool::stats::Stats;
 use forebay::pool::{Pool, Settings, capture, registry};
 use std::cell::{Cell, RefCell};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -58,6 +59,34 @@ pub struct Device {
     may_be_lost: Cell<bool>,
 }
 
+/// The file that has every call of the present world.
+fn journal() -> PathBuf {
+    std::env::temp_dir().join(format!("forebay-cuda-faults-{}", std::process::id()))
+}
+
+/// Panics when a call of the present world failed although nobody made it fail: Forebay then made
+/// a call that CUDA refuses, such as unmapping what is not mapped.
+pub fn check_journal(fault: Fault) {
+    let text = std::fs::read_to_string(journal()).expect("a journal");
+    let numbers = fault.besides.iter().filter_map(|line| line.rsplit(' ').next());
+    let mut expected: Vec<u32> = numbers.filter_map(|number| number.parse().ok()).collect();
+    const NOT_READY: u32 = 600;
+    expected.extend([0, NOT_READY, fault.code]);
+    for line in text.lines() {
+        let (_, result) = line.rsplit_once(':').expect("a result");
+        let result = result.trim_end_matches('}').parse().expect("a number");
+        // The scenario of a second reservation refuses the first.
+        let prepared = result == 2 && line.contains("cuMemAddressReserve");
+        assert!(expected.contains(&result) || prepared, "a call that CUDA refuses: {line}");
+    }
+}
+
+/// Removes the journal.
+pub fn drop_journal() {
+    // There is none when no world had one.
+    let _ = std::fs::remove_file(journal());
+}
+
 /// A world of so many bytes a device, with more settings, and the driver initialised.
 pub fn new_world(total_bytes: usize, granularity: usize, more: &str) -> Sim {
     let sim = Sim::open();
@@ -73,7 +102,9 @@ impl Device {
     pub fn new(total_bytes: usize, granularity: usize) -> Device {
         let more = std::env::var("FOREBAY_TEST_WORLD").unwrap_or_default();
         let seed = super::SEED.load(std::sync::atomic::Ordering::Relaxed);
-        let sim = new_world(total_bytes, granularity, &format!("seed = {seed}\n{more}"));
+        let journal = journal();
+        let more = format!("seed = {seed}\njournal = {}\n{more}", journal.display());
+        let sim = new_world(total_bytes, granularity, &more);
         sim.ok("cuInit", &[0]);
         let opened = forebay::driver::cuda::open(Some(cuda::library()), 0).expect("a device");
         let Opened::Virtual(driver) = opened else { panic!("no virtual memory") };
