@@ -57,6 +57,8 @@ pub struct Device {
     lifted_at: Cell<u64>,
     /// Whether the context may be lost, and the test's own work with it.
     may_be_lost: Cell<bool>,
+    /// Whether the test itself is at work.
+    paused: Cell<bool>,
 }
 
 /// The file that has every call of the present world.
@@ -103,7 +105,9 @@ impl Device {
         let more = std::env::var("FOREBAY_TEST_WORLD").unwrap_or_default();
         let seed = super::SEED.load(std::sync::atomic::Ordering::Relaxed);
         let journal = journal();
-        let more = format!("seed = {seed}\njournal = {}\n{more}", journal.display());
+        // Stepped, queued work runs when the scenario says, so that runs are alike.
+        let schedule = if more.contains("schedule") { "" } else { "schedule = stepped\n" };
+        let more = format!("seed = {seed}\njournal = {}\n{schedule}{more}", journal.display());
         let sim = new_world(total_bytes, granularity, &more);
         sim.ok("cuInit", &[0]);
         let opened = forebay::driver::cuda::open(Some(cuda::library()), 0).expect("a device");
@@ -111,9 +115,18 @@ impl Device {
         let context = sim.get("cuDevicePrimaryCtxRetain", &[0]);
         let (armed, lifted_at, may_be_lost) = (RefCell::new(None), Cell::new(0), Cell::new(false));
         let granule = granularity;
-        let scratch = 0;
-        let mut device =
-            Device { sim, driver, granule, context, scratch, armed, lifted_at, may_be_lost };
+        let (scratch, paused) = (0, Cell::new(false));
+        let mut device = Device {
+            sim,
+            driver,
+            granule,
+            context,
+            scratch,
+            armed,
+            lifted_at,
+            may_be_lost,
+            paused,
+        };
         device.scratch = device.inside(|sim| {
             const PORTABLE: usize = 1;
             sim.get("cuMemHostAlloc", &[SCRATCH_BYTES, PORTABLE])
@@ -168,15 +181,18 @@ impl Device {
 
     /// Runs what the test itself does, without faults and uncounted.
     pub fn own<T>(&self, run: impl FnOnce(Sim) -> T) -> T {
+        if self.armed.borrow().is_none() || self.paused.get() {
+            return run(self.sim);
+        }
         let calls = self.calls();
         self.sim.script("");
+        self.paused.set(true);
         let answer = run(self.sim);
+        self.paused.set(false);
         if let Some(armed) = &mut *self.armed.borrow_mut() {
             armed.seen = calls;
         }
-        if self.armed.borrow().is_some() {
-            self.set_script();
-        }
+        self.set_script();
         answer
     }
 
