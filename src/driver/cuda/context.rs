@@ -162,12 +162,12 @@ impl Contexts {
 
     /// Chooses the context for good. Nothing is made when the caller has one of the device.
     fn choose(&self, call: Call, current: usize) -> DriverResult<Chosen> {
-        if current == 0 || !self.is_ours() {
+        if current == 0 || !self.is_ours(call)? {
             let primary = self.retain(call)?;
             tracing::debug!(device = self.device, "the primary context serves");
             return Ok(Chosen { context: primary, retained: true });
         }
-        if self.primary_exists() {
+        if self.primary_exists(call)? {
             let primary = self.retain(call)?;
             if primary == current {
                 return Ok(Chosen { context: primary, retained: true });
@@ -182,20 +182,22 @@ impl Contexts {
         Ok(Chosen { context: current, retained: false })
     }
 
-    /// Whether the thread's context is one of this device.
-    fn is_ours(&self) -> bool {
+    /// Whether the thread's context is one of this device. One that is destroyed is not.
+    fn is_ours(&self, call: Call) -> DriverResult<bool> {
         let mut device: CUdevice = -1;
         // SAFETY: a local to fill.
-        let result = unsafe { self.api.ctx_get_device(&raw mut device) };
-        result == codes::SUCCESS && device == self.device
+        match unsafe { self.api.ctx_get_device(&raw mut device) } {
+            codes::INVALID_CONTEXT | codes::CONTEXT_IS_DESTROYED => Ok(false),
+            result => check(call, result).map(|()| device == self.device),
+        }
     }
 
-    fn primary_exists(&self) -> bool {
+    fn primary_exists(&self, call: Call) -> DriverResult<bool> {
         let (mut flags, mut active) = (0, 0);
         // SAFETY: locals to fill.
         let result =
             unsafe { self.api.primary_ctx_get_state(self.device, &raw mut flags, &raw mut active) };
-        result == codes::SUCCESS && active != 0
+        check(call, result).map(|()| active != 0)
     }
 
     fn retain(&self, call: Call) -> DriverResult<usize> {
@@ -207,9 +209,9 @@ impl Contexts {
 
     fn release(&self) {
         // SAFETY: gives back one reference that `retain` took.
-        let result = unsafe { self.api.primary_ctx_release(self.device) };
+        let release = || unsafe { self.api.primary_ctx_release(self.device) };
         // A driver before 11.0 lacks this form; the context then lives as long as the process.
-        note(result, "the primary context could not be released");
+        note(surely(release), "the primary context could not be released");
     }
 }
 
