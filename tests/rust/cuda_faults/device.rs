@@ -217,7 +217,8 @@ impl Device {
         let armed = self.armed.borrow();
         let Some(Armed { fault, .. }) = &*armed else { return 0 };
         let past = self.calls().saturating_sub(fault.nth.saturating_sub(1));
-        if fault.always || !fault.besides.is_empty() { past } else { past.min(1) }
+        let once = !fault.always && fault.besides.is_empty() && fault.verb == "fail";
+        if once { past.min(1) } else { past }
     }
 
     /// Lifts the fault. The thread is as it was before, unless the way back was barred for good.

@@ -4,7 +4,6 @@
 //! own. The device is opened, used by a pool as far as it could be, and given up; then opened
 //! again without faults.
 
-use super::check_world;
 use super::cuda::{self, Sim};
 use super::device::new_world;
 use forebay::config::Config;
@@ -44,10 +43,16 @@ fn use_once(opened: &Opened) {
     registry::destroy(pool.into_handle() >> 48).expect("no fault is armed");
 }
 
-/// One run; whether the fault was met.
-fn run(folder: &Path, fault: &str, for_ever: bool) -> bool {
-    let sim = new_world(TOTAL_BYTES, GRANULE, &format!("faults = {fault}"));
+/// One run, where the thread has a context of the program's or none; whether the fault was met.
+fn run(folder: &Path, fault: &str, for_ever: bool, with_context: bool) -> bool {
+    let sim = new_world(TOTAL_BYTES, GRANULE, "");
+    let mut context = 0;
+    if with_context {
+        sim.ok("cuInit", &[0]);
+        context = cuda::make_context(sim, 0);
+    }
     let path = path(folder);
+    sim.script(fault);
     let opened = forebay::driver::cuda::open(Some(&path), 0);
     let met = sim.total_calls();
     sim.script("");
@@ -55,16 +60,18 @@ fn run(folder: &Path, fault: &str, for_ever: bool) -> bool {
     sim.ok("cuInit", &[0]);
     match opened {
         Ok(opened) => {
-            restore(sim, for_ever);
+            restore(sim, for_ever, context);
+            let primary = opened.device().uses_primary_context();
+            assert!(for_ever || context == 0 || primary != Some(true), "the program's is ignored");
             use_once(&opened);
         }
         Err(error) => {
             assert_eq!(error.status(), Status::NoDriver, "{error}");
             assert!(error.message().contains("CUDA") || error.message().contains("driver"));
             if !for_ever && !fault.contains("cuGetProcAddress") {
-                check_world();
+                check_all(sim, context);
             }
-            restore(sim, for_ever);
+            restore(sim, for_ever, context);
         }
     }
     if fault.contains("cuGetProcAddress") {
@@ -77,23 +84,30 @@ fn run(folder: &Path, fault: &str, for_ever: bool) -> bool {
         assert_eq!(opened.device().fallbacks(), []);
         use_once(&opened);
         drop(opened);
-        check_world();
+        check_all(sim, context);
     }
     std::fs::remove_file(&path).expect("a link");
     met > 0
 }
 
 /// The thread as it was: where every call failed, no way back worked.
-fn restore(sim: Sim, for_ever: bool) {
-    while for_ever && cuda::current_context(sim) != 0 {
+fn restore(sim: Sim, for_ever: bool, context: usize) {
+    while for_ever && cuda::current_context(sim) != context {
         sim.get("cuCtxPopCurrent_v2", &[]);
     }
     if for_ever {
         let mut global = 0u32;
         sim.ok("cuThreadExchangeStreamCaptureMode", &[&raw mut global as usize]);
     }
-    assert_eq!(cuda::current_context(sim), 0, "the thread's context was changed");
+    assert_eq!(cuda::current_context(sim), context, "the thread's context was changed");
     assert_eq!(cuda::capture_mode(sim), 0, "the thread's capture mode was changed");
+}
+
+/// Nothing is left but the program's context, and nothing was wrong.
+fn check_all(sim: Sim, context: usize) {
+    sim.assert_no_misuse();
+    sim.assert_nothing_left();
+    assert_eq!(sim.live("contexts"), u64::from(context != 0), "a context is left");
 }
 
 /// Calls that opening makes, but for those that no fault counts.
@@ -132,12 +146,14 @@ pub fn sweep(stride: u64) -> u64 {
     }
     let mut runs = 0;
     for (fault, for_ever) in faults {
-        let done = catch_unwind(AssertUnwindSafe(|| run(&folder, &fault, for_ever)));
-        let met = done.unwrap_or_else(|panic| {
-            eprintln!("opening: {fault}");
-            resume_unwind(panic)
-        });
-        runs += u64::from(met);
+        for with_context in [false, true] {
+            let run = || run(&folder, &fault, for_ever, with_context);
+            let met = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
+                eprintln!("opening: {fault}, with a context: {with_context}");
+                resume_unwind(panic)
+            });
+            runs += u64::from(met);
+        }
     }
     std::fs::remove_dir_all(&folder).expect("the folder is ours");
     runs
