@@ -24,6 +24,8 @@ mod loss;
 mod lost;
 #[path = "cuda_faults/opening.rs"]
 mod opening;
+#[path = "cuda_faults/plain.rs"]
+mod plain;
 #[path = "faults/scenarios.rs"]
 mod scenarios;
 #[path = "faults/shared.rs"]
@@ -190,6 +192,7 @@ fn child_process() {
             "stall" => u64::from(!run_named(scenario(), STALLS)),
             "lose" => loss::sweep(scenario(), stride),
             "open" => opening::sweep(stride),
+            "plain" => plain::sweep(stride),
             other => panic!("no kind {other}"),
         };
     }
@@ -283,6 +286,12 @@ sampled! {
 #[test]
 fn opening_fails_clearly_or_steps_down() {
     child("open", "open", 1, 1, "");
+}
+
+/// No virtual memory, and page-locked host memory: every call.
+#[test]
+fn plain_segments_survive_failed_calls() {
+    child("plain", "plain", 1, 1, "");
 }
 
 macro_rules! lost {
