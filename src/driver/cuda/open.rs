@@ -363,6 +363,7 @@ fn describe(api: &Arc<Api>, ordinal: i32) -> Result<CudaDriver> {
         context_events_refused: AtomicBool::new(false),
         fallbacks: Mutex::new(Vec::new()),
         trials: Mutex::new(Vec::new()),
+        objects: Mutex::new(Vec::new()),
     };
     if !context_events {
         driver.announce(Fallback::NoContextEvents);
@@ -446,18 +447,10 @@ impl CudaDriver {
     }
 
     /// Gives back what trials have left. Whether nothing is left now.
-    fn end_trials(&self) -> bool {
+    pub(super) fn end_trials(&self) -> bool {
         let mut trials = self.trials.lock().unwrap_or_else(PoisonError::into_inner);
         trials.retain_mut(|trial| self.give_back(trial).is_err());
         trials.is_empty()
-    }
-}
-
-impl Drop for CudaDriver {
-    fn drop(&mut self) {
-        if !self.end_trials() {
-            tracing::warn!(device = self.ordinal, "memory of a trial is still held");
-        }
     }
 }
 
