@@ -45,6 +45,9 @@ impl std::ops::Deref for Device {
 }
 
 impl Device {
+    /// A mark on an idle stream has passed at once.
+    pub const MARKS_ARE_LATE: bool = false;
+
     /// A device of so many bytes in granules of so many.
     pub fn new(total_bytes: usize, granularity: usize) -> Device {
         // Deferred: queued work runs when the scenario says, so that runs are alike.

@@ -103,6 +103,9 @@ pub fn new_world(total_bytes: usize, granularity: usize, more: &str) -> Sim {
 }
 
 impl Device {
+    /// A mark passes when queued work runs, even on an idle stream.
+    pub const MARKS_ARE_LATE: bool = true;
+
     /// A device of so many bytes in granules of so many, in a world as `FOREBAY_TEST_WORLD` says.
     pub fn new(total_bytes: usize, granularity: usize) -> Device {
         let more = std::env::var("FOREBAY_TEST_WORLD").unwrap_or_default();

@@ -165,7 +165,13 @@ impl Stage {
             self.free_first();
         }
         for bytes in [3000, 300 << 10] {
-            assert!(self.alloc(bytes, 0) && self.free(self.live.len() - 1, 0), "{bytes} B");
+            let mut fits = self.alloc(bytes, 0);
+            if !fits && Device::MARKS_ARE_LATE {
+                // What was freed without a fence has one now, which is work like any other.
+                self.driver.run_all();
+                fits = self.alloc(bytes, 0);
+            }
+            assert!(fits && self.free(self.live.len() - 1, 0), "{bytes} B");
         }
         // The fences of what was freed meanwhile pass, and are looked at.
         self.driver.run_all();
