@@ -242,6 +242,11 @@ macro_rules! sampled {
                 }
 
                 #[test]
+                fn a_sample_of_calls_fails_under_other_seeds() {
+                    child($scenario.name, "seeds", 8 * $stride, 3, "schedule = late");
+                }
+
+                #[test]
                 #[ignore = "every call: up to a minute"]
                 fn every_call_fails() {
                     child($scenario.name, "every", 1, 1, "");
