@@ -10,7 +10,7 @@
 //! One process a scenario, one world a run. A sample of N by default, every N and many seeds of
 //! the scheduler in the ignored tests. `FOREBAY_TEST_TRACE=1` prints each run. Cost: some 30 s.
 
-#[path = "common/mod.rs"]
+#[path = "common/children.rs"]
 mod children;
 #[path = "common/device.rs"]
 mod common;

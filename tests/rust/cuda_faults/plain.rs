@@ -82,7 +82,7 @@ fn run(memory: Memory, nth: u64, always: bool, code: u32) -> bool {
     let mut ended = false;
     let mut pool = match pool {
         // The pool's end may fail too, and be repeated.
-        Ok(pool) if live.is_empty() || nth % 2 == 0 => {
+        Ok(pool) if live.is_empty() || nth.is_multiple_of(2) => {
             let id = pool.into_handle() >> 48;
             ended = registry::destroy(id).is_ok();
             live.clear();
