@@ -42,6 +42,8 @@ struct Tables {
     mappings: BTreeMap<usize, (usize, u64)>,
     last_page: u64,
     page_bytes: usize,
+    /// Allocations that could not serve and that the driver has not taken back yet.
+    unfit: Vec<usize>,
 }
 
 struct Segment {
@@ -127,6 +129,16 @@ impl<D: Driver + ?Sized> SegmentDriver<D> {
         address.checked_add(bytes).ok_or(DriverError { call, code: Code::InvalidValue })
     }
 
+    /// Gives back what could not serve; what the driver refuses is kept for the next time.
+    fn free_unfit(&self) -> DriverResult<()> {
+        let mut tables = self.tables();
+        while let Some(&address) = tables.unfit.last() {
+            self.inner.free_plain(address)?;
+            tables.unfit.pop();
+        }
+        Ok(())
+    }
+
     /// A plain allocation that holds an aligned segment: its name and the segment's address.
     fn allocate(&self, bytes: usize) -> DriverResult<(usize, usize)> {
         let granule = self.info.granularity;
@@ -134,15 +146,25 @@ impl<D: Driver + ?Sized> SegmentDriver<D> {
             Code::OutOfMemory => DriverError { call: Call::Reserve, code: Code::NoAddressSpace },
             code => DriverError { call: Call::Reserve, code },
         };
+        self.free_unfit().map_err(refused)?;
         let exact = self.inner.alloc_plain(bytes).map_err(refused)?;
         if exact.is_multiple_of(granule) {
             return Ok((exact, exact));
         }
-        self.inner.free_plain(exact).map_err(refused)?;
+        self.tables().unfit.push(exact);
+        self.free_unfit().map_err(refused)?;
         let longer = bytes.checked_add(granule);
         let longer = longer.ok_or(DriverError { call: Call::Reserve, code: Code::InvalidValue })?;
         let allocated = self.inner.alloc_plain(longer).map_err(refused)?;
         Ok((allocated, allocated.next_multiple_of(granule)))
+    }
+}
+
+impl<D: Driver + ?Sized> Drop for SegmentDriver<D> {
+    fn drop(&mut self) {
+        if let Err(error) = self.free_unfit() {
+            tracing::warn!(%error, "a plain allocation could not be given back");
+        }
     }
 }
 

@@ -11,200 +11,132 @@
 mod common;
 #[path = "faults/loss.rs"]
 mod loss;
+#[path = "faults/lost.rs"]
+mod lost;
 #[path = "faults/recovery.rs"]
 mod recovery;
 #[path = "faults/scenarios.rs"]
 mod scenarios;
 #[path = "faults/shared.rs"]
 mod shared;
+#[path = "faults/stage.rs"]
+mod stage;
 
-use common::{Block, Watched, check_books};
+use common::{Watched, check_books};
 use forebay::driver::faulty::{CallSet, Fault, Times};
 use forebay::driver::host::HostOptions;
 use forebay::driver::{Call, Code, Driver, StreamHandle};
-use forebay::error::{Error, Status};
-use forebay::pool::hot::SYNC_STREAM;
-use forebay::pool::{Pool, Settings, hot, registry};
+use forebay::pool::stats::Stats;
+use forebay::pool::{Pool, Settings, registry};
+use scenarios::*;
+use shared::{CAPTURE, EXPORT, PEERS};
+use stage::{Scenario, Stage};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A stage for one run of a scenario: a device, a pool, and what is live in it.
-pub struct Stage {
-    /// The device.
-    pub driver: Arc<Watched>,
-    /// What the pool is made with.
-    pub settings: Settings,
-    /// The pool; `None` while it could not be made, or has been destroyed.
-    pub pool: Option<Pool>,
-    /// Streams of the device.
-    pub streams: Vec<u64>,
-    /// Live blocks.
-    pub live: Vec<Block>,
-    /// Blocks that the pool keeps on behalf of others (buffer sets).
-    pub foreign_blocks: u64,
-    made: u64,
+/// The device under test: host memory, its calls counted and failed on demand.
+pub struct Device(pub Arc<Watched>);
+
+impl std::ops::Deref for Device {
+    type Target = Arc<Watched>;
+    fn deref(&self) -> &Arc<Watched> {
+        &self.0
+    }
 }
 
-/// A scenario: what happens before, and what happens under faults. Calls in `act` may fail.
-#[derive(Clone, Copy)]
-pub struct Scenario {
-    /// Its name.
-    pub name: &'static str,
-    /// Device bytes in all and a granule.
-    pub device: (usize, usize),
-    /// Changes the settings.
-    pub tune: fn(&mut Settings),
-    /// Without faults.
-    pub prepare: fn(&mut Stage),
-    /// With faults.
-    pub act: fn(&mut Stage),
-    /// Kinds of call that must have been failed in some run.
-    pub kinds: &'static [Call],
-}
+impl Device {
+    /// A mark on an idle stream has passed at once.
+    pub const MARKS_ARE_LATE: bool = false;
 
-impl Stage {
-    fn new(scenario: &Scenario) -> Stage {
-        let (total_bytes, granularity) = scenario.device;
+    /// A device of so many bytes in granules of so many.
+    pub fn new(total_bytes: usize, granularity: usize) -> Device {
         // Deferred: queued work runs when the scenario says, so that runs are alike.
         let deferred = true;
         let peer_devices = 12;
-        let options = HostOptions {
+        Device(common::device(HostOptions {
             total_bytes,
             granularity,
             deferred,
             peer_devices,
             ..HostOptions::default()
-        };
-        let driver = common::device(options);
-        let mut settings = common::settings(&driver);
-        settings.oom_wait = std::time::Duration::ZERO;
-        (scenario.tune)(&mut settings);
-        let (pool, streams, live) = (None, Vec::new(), Vec::new());
-        Stage { driver, settings, pool, streams, live, foreign_blocks: 0, made: 0 }
+        }))
     }
 
-    /// The pool, where the scenario has one.
-    pub fn pool(&self) -> &Pool {
-        self.pool.as_ref().expect("the scenario has made its pool")
+    /// As a pool uses it.
+    pub fn shared(&self) -> Arc<dyn Driver> {
+        Arc::clone(&self.0) as Arc<dyn Driver>
     }
 
-    /// Makes the pool.
-    pub fn open(&mut self) -> Result<(), Error> {
-        let driver = Arc::clone(&self.driver) as Arc<dyn Driver>;
-        self.pool = Some(Pool::with_driver(driver, self.settings.clone())?);
-        Ok(())
+    /// The default settings for it, without a keeper.
+    pub fn settings(&self) -> Settings {
+        common::settings(&self.0)
     }
 
-    /// Adds streams.
-    pub fn add_streams(&mut self, count: usize) {
-        for _ in 0..count {
-            self.streams.push(self.driver.stream_create().expect("no fault yet").0);
-        }
+    /// A new stream, while there is no fault.
+    pub fn make_stream(&self) -> u64 {
+        self.0.stream_create().expect("no fault yet").0
     }
 
-    /// Allocates a block and writes it. Answers whether that worked.
-    pub fn alloc(&mut self, bytes: usize, stream: u64) -> bool {
-        match self.pool().alloc(bytes, stream) {
-            Ok(address) => {
-                self.made += 1;
-                self.live.push(Block::new(address, bytes, stream, self.made));
-                true
-            }
-            Err(error) => {
-                assert_ne!(error.status(), Status::Internal, "{error}");
-                assert!(!error.message().is_empty());
-                false
-            }
-        }
+    /// The pool's books against each other and the device's.
+    pub fn check_books(&self, pool: &Pool) -> Stats {
+        check_books(&self.0, pool)
     }
 
-    /// Frees block `i` on a stream, checking its contents first. On failure it stays live.
-    pub fn free(&mut self, i: usize, stream: u64) -> bool {
-        let block = self.live[i];
-        block.check();
-        let freed = if stream == SYNC_STREAM {
-            // SAFETY: the block is the test's own and not used again when this succeeds.
-            unsafe { hot::free(block.address as *mut std::ffi::c_void) }
-        } else {
-            match self.pool().dealloc(block.address, stream) {
-                Ok(()) => Status::Ok,
-                Err(error) => error.status(),
-            }
-        };
-        assert_ne!(freed, Status::Internal);
-        if freed == Status::Ok {
-            self.live.swap_remove(i);
-        }
-        freed == Status::Ok
+    /// Other devices that a mapped range is open to.
+    pub fn peers_of(&self, address: usize, bytes: usize) -> Option<Vec<u32>> {
+        self.0.inner().peers_of(address, bytes)
     }
 
-    /// Frees every second live block on its own stream.
-    pub fn free_every_second(&mut self) {
-        let all = std::mem::take(&mut self.live);
-        for (i, block) in all.into_iter().enumerate() {
-            self.live.push(block);
-            if i % 2 == 1 {
-                let last = self.live.len() - 1;
-                self.free(last, block.stream);
-            }
-        }
+    /// Imported pages that are still held.
+    pub fn imported_pages(&self) -> usize {
+        self.0.inner().census().imported_pages
     }
 
-    /// Without faults, a live block can be freed.
-    fn free_first(&mut self) {
-        let stream = self.live[0].stream;
-        let stream = if stream == SYNC_STREAM { 0 } else { stream };
-        assert!(self.free(0, stream), "a live block can be freed");
+    /// Whether nothing is left on the device.
+    pub fn is_clean(&self) -> bool {
+        self.0.inner().census().is_clean()
     }
 
-    /// Contents, books and the model of what is live.
-    fn check(&self) {
-        for block in &self.live {
-            block.check();
-        }
-        let Some(pool) = &self.pool else { return };
-        if !pool.with_core(|core| core.troubled()).expect("alive") {
-            let peers = pool.peers().expect("alive");
-            for block in &self.live {
-                let open = self.driver.inner().peers_of(block.address, block.bytes);
-                assert_eq!(open.as_ref(), Some(&peers), "{block:x?}");
-            }
-        }
-        let stats = check_books(&self.driver, pool);
-        assert_eq!(stats.live_blocks, self.live.len() as u64 + self.foreign_blocks, "{stats:?}");
-        if self.foreign_blocks == 0 {
-            let usable = |b: &Block| pool.usable_size(b.address).expect("live") as u64;
-            let sum: u64 = self.live.iter().map(usable).sum();
-            assert_eq!(stats.live_bytes, sum, "{stats:?}");
-        }
+    /// Runs all queued work.
+    pub fn run_all(&self) {
+        self.0.inner().run_all();
     }
 
-    /// With the faults gone: the next calls work, what was stuck comes back, and after the
-    /// end nothing is left.
-    fn finish(mut self) {
-        if self.pool.is_none() {
-            self.open().expect("no fault any more");
-        }
-        self.driver.inner().run_all();
-        self.check();
-        // Room for the next calls, where the scenario left none.
-        while self.pool().stats().expect("alive").live_bytes > self.settings.limit / 2 {
-            self.free_first();
-        }
-        for bytes in [3000, 300 << 10] {
-            assert!(self.alloc(bytes, 0) && self.free(self.live.len() - 1, 0), "{bytes} B");
-        }
-        let stuck = self.pool().with_core(|core| core.recover()).expect("alive");
-        assert!(!stuck, "all that was stuck is back");
-        assert_eq!(self.pool().stats().expect("alive").stranded_pages, 0);
-        assert_eq!(self.driver.inner().census().imported_pages, 0, "what is freed is gone");
-        self.check();
-        while !self.live.is_empty() {
-            self.free_first();
-        }
-        self.check();
-        let pool = self.pool.take().expect("alive");
-        common::end(&self.driver, pool, &self.streams);
+    /// Runs one piece of queued work, chosen by `seed`.
+    pub fn step(&self, seed: u64) {
+        self.0.inner().step(seed);
+    }
+
+    /// Queues work on a stream, so that its fences are late.
+    pub fn busy(&self, stream: u64) {
+        self.0.inner().spin(StreamHandle(stream), 0).expect("a stream");
+    }
+
+    /// Refuses the first two reservations from now on.
+    pub fn refuse_two_reservations(&self) {
+        self.0.fail(Fault::once(CallSet::of(&[Call::Reserve]), 1));
+        self.0.fail(Fault::once(CallSet::of(&[Call::Reserve]), 2));
+    }
+
+    /// The device's own beginning of a capture; there is none on the host.
+    pub fn begin_capture(&self, _stream: u64) {}
+
+    /// The device's own end of it; answers the graph.
+    pub fn end_capture(&self, stream: u64) -> u64 {
+        stream + 7
+    }
+
+    /// The graph ends; whoever asked to be told has been.
+    pub fn end_graph(&self, graph: u64) {
+        assert_eq!(self.0.inner().end_graph(graph), 1);
+    }
+
+    /// Gives up a graph that nobody follows.
+    pub fn drop_graph(&self, _graph: u64) {}
+
+    /// Ends the pool and the streams; nothing may be left.
+    pub fn end(&self, pool: Pool, streams: &[u64]) {
+        common::end(&self.0, pool, streams);
     }
 }
 
@@ -236,7 +168,7 @@ fn run(scenario: &Scenario, mode: Mode, nth: u64, struck: &mut BTreeSet<Call>) -
     let mut stage = Stage::new(scenario);
     (scenario.prepare)(&mut stage);
     stage.check();
-    let driver = Arc::clone(&stage.driver);
+    let driver = Arc::clone(&stage.driver.0);
     driver.reset_counts();
     driver.start_journal(CALLS_MAX as usize * 2);
     let fault = Fault { calls: CallSet::ALL, nth, times: mode.times, code: mode.code };
@@ -309,7 +241,63 @@ fn retire(stream: u64) -> bool {
     registry::retire_stream(stream).is_ok()
 }
 
-/// Queues work on a stream, so that its fences are late.
-fn busy(stage: &Stage, stream: u64) {
-    stage.driver.inner().spin(StreamHandle(stream), 0).expect("a stream");
+macro_rules! swept {
+    ($($test:ident: $scenario:ident,)*) => {
+        $(
+            #[test]
+            fn $test() {
+                sweep($scenario);
+            }
+        )*
+
+        #[test]
+        fn every_kind_of_call_that_the_pool_makes_is_failed_somewhere() {
+            let all = [$($scenario),*];
+            // The pool makes no plain allocation; questions have no way to fail.
+            let unused = [
+                Call::AllocPlain,
+                Call::FreePlain,
+                Call::CanAccessPeer,
+                Call::StreamCapturing,
+            ];
+            for call in Call::ALL {
+                let somewhere = all.iter().any(|s| s.kinds.contains(&call));
+                assert_ne!(somewhere, unused.contains(&call), "{}", call.name());
+            }
+        }
+    };
+}
+
+swept! {
+    create_pool: CREATE,
+    small_blocks: SMALL,
+    large_blocks: LARGE,
+    gather_pages: GATHER,
+    gather_only_while_idle: GATHER_WHEN_IDLE,
+    trim_and_limits: TRIM,
+    async_streams: ASYNC,
+    late_frees_in_little_memory: LITTLE_MEMORY,
+    synchronous_frees_and_questions: QUESTIONS,
+    sets_of_buffers: BUFFERS,
+    streams_of_c_programs: STREAMS,
+    destroy_pool: DESTROY,
+    second_reservation: MORE_SPACE,
+    peers_of_mapped_memory: PEERS,
+    exports_and_imports: EXPORT,
+    captures_and_their_graphs: CAPTURE,
+}
+
+/// The stage's own streams must stay known to the driver.
+#[test]
+fn a_stage_without_faults_leaves_nothing() {
+    let _alone = alone();
+    for scenario in [SMALL, LARGE, GATHER, ASYNC] {
+        let mut stage = Stage::new(&scenario);
+        (scenario.prepare)(&mut stage);
+        (scenario.act)(&mut stage);
+        for &stream in &stage.streams {
+            assert_eq!(stage.driver.stream_check(StreamHandle(stream)), Ok(()));
+        }
+        stage.finish();
+    }
 }

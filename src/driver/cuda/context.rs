@@ -109,7 +109,7 @@ impl Contexts {
             let context = std::ptr::with_exposed_provenance_mut(chosen.context);
             return Ok(Inside { api: &self.api, context, pushed: false, mode: None });
         }
-        let mode = if relaxed { self.relax() } else { None };
+        let mode = if relaxed { self.relax(call)? } else { None };
         let mut inside =
             Inside { api: &self.api, context: std::ptr::null_mut(), pushed: false, mode };
         let current = self.current(call)?;
@@ -142,11 +142,15 @@ impl Contexts {
         self.chosen.get().map(|chosen| chosen.retained)
     }
 
-    fn relax(&self) -> Option<u32> {
+    /// Exchanges the thread's capture mode; answers its own. Where that fails the call must not be
+    /// made: it would invalidate an open capture.
+    fn relax(&self, call: Call) -> DriverResult<Option<u32>> {
         let mut mode = RELAXED;
         // SAFETY: a local; exchanges this thread's own mode.
-        let result = unsafe { self.api.exchange_capture_mode(&raw mut mode) };
-        (result == codes::SUCCESS).then_some(mode)
+        match unsafe { self.api.exchange_capture_mode(&raw mut mode) } {
+            MISSING => Ok(None),
+            result => check(call, result).map(|()| Some(mode)),
+        }
     }
 
     fn current(&self, call: Call) -> DriverResult<usize> {
@@ -158,12 +162,12 @@ impl Contexts {
 
     /// Chooses the context for good. Nothing is made when the caller has one of the device.
     fn choose(&self, call: Call, current: usize) -> DriverResult<Chosen> {
-        if current == 0 || !self.is_ours() {
+        if current == 0 || !self.is_ours(call)? {
             let primary = self.retain(call)?;
             tracing::debug!(device = self.device, "the primary context serves");
             return Ok(Chosen { context: primary, retained: true });
         }
-        if self.primary_exists() {
+        if self.primary_exists(call)? {
             let primary = self.retain(call)?;
             if primary == current {
                 return Ok(Chosen { context: primary, retained: true });
@@ -178,20 +182,22 @@ impl Contexts {
         Ok(Chosen { context: current, retained: false })
     }
 
-    /// Whether the thread's context is one of this device.
-    fn is_ours(&self) -> bool {
+    /// Whether the thread's context is one of this device. One that is destroyed is not.
+    fn is_ours(&self, call: Call) -> DriverResult<bool> {
         let mut device: CUdevice = -1;
         // SAFETY: a local to fill.
-        let result = unsafe { self.api.ctx_get_device(&raw mut device) };
-        result == codes::SUCCESS && device == self.device
+        match unsafe { self.api.ctx_get_device(&raw mut device) } {
+            codes::INVALID_CONTEXT | codes::CONTEXT_IS_DESTROYED => Ok(false),
+            result => check(call, result).map(|()| device == self.device),
+        }
     }
 
-    fn primary_exists(&self) -> bool {
+    fn primary_exists(&self, call: Call) -> DriverResult<bool> {
         let (mut flags, mut active) = (0, 0);
         // SAFETY: locals to fill.
         let result =
             unsafe { self.api.primary_ctx_get_state(self.device, &raw mut flags, &raw mut active) };
-        result == codes::SUCCESS && active != 0
+        check(call, result).map(|()| active != 0)
     }
 
     fn retain(&self, call: Call) -> DriverResult<usize> {
@@ -203,9 +209,9 @@ impl Contexts {
 
     fn release(&self) {
         // SAFETY: gives back one reference that `retain` took.
-        let result = unsafe { self.api.primary_ctx_release(self.device) };
+        let release = || unsafe { self.api.primary_ctx_release(self.device) };
         // A driver before 11.0 lacks this form; the context then lives as long as the process.
-        note(result, "the primary context could not be released");
+        note(surely(release), "the primary context could not be released");
     }
 }
 
@@ -222,14 +228,23 @@ impl Drop for Inside<'_> {
         if self.pushed {
             let mut popped = std::ptr::null_mut();
             // SAFETY: a local to fill; takes off what `enter` pushed.
-            let result = unsafe { self.api.ctx_pop_current(&raw mut popped) };
-            note(result, "the caller's context could not be restored");
+            let pop = || unsafe { self.api.ctx_pop_current(&raw mut popped) };
+            note(surely(pop), "the caller's context could not be restored");
         }
         if let Some(mut mode) = self.mode {
             // SAFETY: a local; restores this thread's own mode.
-            let result = unsafe { self.api.exchange_capture_mode(&raw mut mode) };
-            note(result, "the caller's capture mode could not be restored");
+            let exchange = || unsafe { self.api.exchange_capture_mode(&raw mut mode) };
+            note(surely(exchange), "the caller's capture mode could not be restored");
         }
+    }
+}
+
+/// A way back, tried once more when it fails: a failed call has done nothing, and the thread
+/// would stay in a state that is not its own.
+fn surely(mut back: impl FnMut() -> RawResult) -> RawResult {
+    match back() {
+        codes::SUCCESS => codes::SUCCESS,
+        _ => back(),
     }
 }
 

@@ -279,7 +279,14 @@ impl CudaDriver {
         let mut fd: i32 = -1;
         let out = (&raw mut fd).cast();
         // SAFETY: for this kind of handle CUDA writes an int.
-        inside.check(call, unsafe { self.api.mem_export(out, page.0, FD, 0) })?;
+        let exported = inside.check(call, unsafe { self.api.mem_export(out, page.0, FD, 0) });
+        exported.map_err(|error| match error.code {
+            // The page was made after the property was given up.
+            Code::InvalidValue if !self.makes_shareable_pages() => {
+                DriverError { call, code: Code::NotSupported }
+            }
+            _ => error,
+        })?;
         // SAFETY: the descriptor is new and ours.
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     }

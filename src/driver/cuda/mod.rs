@@ -125,6 +125,10 @@ pub struct CudaDriver {
     peers: Mutex<peers::Peers>,
     context_events_refused: AtomicBool,
     fallbacks: Mutex<Vec<Fallback>>,
+    /// What trials hold that the driver has not taken back.
+    trials: Mutex<Vec<open::Trial>>,
+    /// Objects of graphs that no graph took and CUDA has not taken back.
+    objects: Mutex<Vec<usize>>,
 }
 
 impl CudaDriver {
@@ -168,6 +172,15 @@ impl CudaDriver {
             tracing::warn!(call = call.name(), "{}", codes::sentence(result));
         }
         DriverError { call, code }
+    }
+}
+
+impl Drop for CudaDriver {
+    fn drop(&mut self) {
+        self.end_objects();
+        if !self.end_trials() {
+            tracing::warn!(device = self.ordinal, "memory of a trial is still held");
+        }
     }
 }
 

@@ -16,9 +16,10 @@ use super::codes;
 use super::library::Library;
 use super::memory::Properties;
 use super::newer::{CTX_RECORD_EVENT_SINCE, RawResult};
+use super::table::MISSING;
 use super::{Api, Contexts, CudaDriver, Fallback};
 use crate::driver::segments::SegmentDriver;
-use crate::driver::{Code, DeviceInfo, Driver, DriverError, DriverResult};
+use crate::driver::{Code, DeviceInfo, Driver, DriverError, DriverResult, PageHandle};
 use crate::error::{Error, Result, Status};
 
 /// CUDA 10.2, which brought virtual memory management and what else is needed.
@@ -29,6 +30,49 @@ const PLAIN_GRANULE: usize = 2 << 20;
 
 /// Length of plain segments, unless a request needs more.
 const SEGMENT_BYTES: usize = 256 << 20;
+
+/// Entry points without which no pool works; every driver since CUDA 7.0 has them.
+const NEEDED: [&CStr; 27] = [
+    c"cuInit",
+    c"cuDriverGetVersion",
+    c"cuDeviceGetCount",
+    c"cuDeviceGet",
+    c"cuDeviceGetAttribute",
+    c"cuDeviceTotalMem",
+    c"cuDevicePrimaryCtxRetain",
+    c"cuDevicePrimaryCtxGetState",
+    c"cuCtxGetCurrent",
+    c"cuCtxGetDevice",
+    c"cuCtxPushCurrent",
+    c"cuCtxPopCurrent",
+    c"cuCtxSynchronize",
+    c"cuMemAlloc",
+    c"cuMemFree",
+    c"cuMemGetInfo",
+    c"cuMemcpyAsync",
+    c"cuMemsetD8Async",
+    c"cuStreamCreate",
+    c"cuStreamDestroy",
+    c"cuStreamSynchronize",
+    c"cuStreamWaitEvent",
+    c"cuEventCreate",
+    c"cuEventDestroy",
+    c"cuEventRecord",
+    c"cuEventQuery",
+    c"cuEventSynchronize",
+];
+
+/// What virtual memory management needs, all of it: what is mapped must be unmapped.
+const VIRTUAL: [&CStr; 8] = [
+    c"cuMemGetAllocationGranularity",
+    c"cuMemAddressReserve",
+    c"cuMemAddressFree",
+    c"cuMemCreate",
+    c"cuMemRelease",
+    c"cuMemMap",
+    c"cuMemUnmap",
+    c"cuMemSetAccess",
+];
 
 /// A function that only the project's simulated driver has.
 const SIMULATED: &CStr = c"forebay_sim_is_simulated";
@@ -124,6 +168,15 @@ fn load(path: Option<&Path>) -> Result<Arc<Api>> {
         })
     })?;
     let api = Arc::new(Api::new(library));
+    let missing = api.missing();
+    if let Some(name) = NEEDED.iter().find(|name| missing.contains(*name)) {
+        return Err(no_driver(format!(
+            "CUDA does not start with {}: {}: {}",
+            api.library().path().display(),
+            name.to_string_lossy(),
+            codes::sentence(MISSING)
+        )));
+    }
     // SAFETY: the first call to the driver, as it wants it.
     let result = unsafe { api.init(0) };
     if result != codes::SUCCESS {
@@ -249,6 +302,7 @@ pub fn survey(path: Option<&Path>) -> Result<Survey> {
 /// Opens device `ordinal` of the driver at `path`, or of the system's.
 pub fn open(path: Option<&Path>, ordinal: i32) -> Result<Opened> {
     let api = load(path)?;
+    retry_trials();
     let driver = describe(&api, ordinal)?;
     let refused = match driver.refusal() {
         Some(refused) => refused,
@@ -256,9 +310,12 @@ pub fn open(path: Option<&Path>, ordinal: i32) -> Result<Opened> {
             Ok(None) => return Ok(Opened::Virtual(Arc::new(driver))),
             Ok(Some(refused)) => refused,
             Err(error) => {
+                let name = driver.info.name.clone();
+                if !driver.end_trials() {
+                    HOLDING.lock().unwrap_or_else(PoisonError::into_inner).push(driver);
+                }
                 return Err(no_driver(format!(
-                    "device {ordinal} ({}) cannot be used: {error}",
-                    driver.info.name
+                    "device {ordinal} ({name}) cannot be used: {error}"
                 )));
             }
         },
@@ -306,6 +363,8 @@ fn describe(api: &Arc<Api>, ordinal: i32) -> Result<CudaDriver> {
         peers: Mutex::default(),
         context_events_refused: AtomicBool::new(false),
         fallbacks: Mutex::new(Vec::new()),
+        trials: Mutex::new(Vec::new()),
+        objects: Mutex::new(Vec::new()),
     };
     if !context_events {
         driver.announce(Fallback::NoContextEvents);
@@ -316,6 +375,10 @@ fn describe(api: &Arc<Api>, ordinal: i32) -> Result<CudaDriver> {
 impl CudaDriver {
     /// Why there is no virtual memory management here, if the device says so itself.
     fn refusal(&self) -> Option<RawResult> {
+        let missing = self.api.missing();
+        if VIRTUAL.iter().any(|name| missing.contains(name)) {
+            return Some(MISSING);
+        }
         if let Err(refused) = CudaDriver::granularity(&self.api, self.device) {
             return Some(refused);
         }
@@ -340,20 +403,79 @@ impl CudaDriver {
     }
 
     fn try_granule(&self) -> DriverResult<()> {
-        let granule = self.info.granularity;
-        let page = self.create(granule)?;
-        let mapped = self.reserve(granule).and_then(|base| {
-            let used = self.map(base, granule, page).and_then(|()| {
-                let opened = self.set_access(base, granule, &[]);
-                let unmapped = self.unmap(base, granule);
-                opened.and(unmapped)
-            });
-            let freed = self.unreserve(base, granule);
-            used.and(freed)
-        });
-        let released = self.release(page);
-        mapped.and(released)
+        let mut trial = Trial::default();
+        let used = self.use_granule(&mut trial);
+        // Twice: what failed once has done nothing.
+        let given = self.give_back(&mut trial).or_else(|_| self.give_back(&mut trial));
+        if !trial.is_over() {
+            self.trials.lock().unwrap_or_else(PoisonError::into_inner).push(trial);
+        }
+        used.and(given)
     }
+
+    fn use_granule(&self, trial: &mut Trial) -> DriverResult<()> {
+        let granule = self.info.granularity;
+        let page = *trial.page.insert(self.create(granule)?);
+        let base = *trial.base.insert(self.reserve(granule)?);
+        self.map(base, granule, page)?;
+        trial.mapped = true;
+        self.set_access(base, granule, &[])
+    }
+
+    /// Gives back what a trial holds, as far as the driver takes it. Answers the first failure.
+    fn give_back(&self, trial: &mut Trial) -> DriverResult<()> {
+        let granule = self.info.granularity;
+        let mut given = Ok(());
+        if let Some(base) = trial.base {
+            if trial.mapped {
+                let unmapped = self.unmap(base, granule);
+                trial.mapped = unmapped.is_err();
+                given = given.and(unmapped);
+            }
+            // Addresses that are mapped must not be given back.
+            if !trial.mapped {
+                let freed = self.unreserve(base, granule);
+                trial.base = freed.err().map(|_| base);
+                given = given.and(freed);
+            }
+        }
+        if let Some(page) = trial.page {
+            let released = self.release(page);
+            trial.page = released.err().map(|_| page);
+            given = given.and(released);
+        }
+        given
+    }
+
+    /// Gives back what trials have left. Whether nothing is left now.
+    pub(super) fn end_trials(&self) -> bool {
+        let mut trials = self.trials.lock().unwrap_or_else(PoisonError::into_inner);
+        trials.retain_mut(|trial| self.give_back(trial).is_err());
+        trials.is_empty()
+    }
+}
+
+/// What trying a granule holds: what the driver has not taken back yet.
+#[derive(Default, Debug)]
+pub(super) struct Trial {
+    page: Option<PageHandle>,
+    base: Option<usize>,
+    mapped: bool,
+}
+
+impl Trial {
+    fn is_over(&self) -> bool {
+        self.page.is_none() && self.base.is_none()
+    }
+}
+
+/// Devices that could not be used, and whose drivers have not taken back what a trial held.
+static HOLDING: Mutex<Vec<CudaDriver>> = Mutex::new(Vec::new());
+
+/// Tries again to give back what trials of devices that could not be used hold.
+fn retry_trials() {
+    let mut holding = HOLDING.lock().unwrap_or_else(PoisonError::into_inner);
+    holding.retain(|driver| !driver.end_trials());
 }
 
 fn is_refusal(tried: &DriverResult<()>, number: RawResult) -> bool {

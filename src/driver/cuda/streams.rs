@@ -12,6 +12,7 @@
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{MutexGuard, PoisonError};
 
 use cust_raw::{CUevent, CUstream};
 
@@ -199,6 +200,7 @@ impl CudaDriver {
             return Err(DriverError { call, code: Code::InvalidHandle });
         }
         let inside = self.contexts.enter(call, true)?;
+        self.release_objects();
         let end = GraphEnd { call: call_back, word, armed: AtomicBool::new(true) };
         let end = Box::into_raw(Box::new(end));
         let mut object = std::ptr::null_mut();
@@ -218,12 +220,36 @@ impl CudaDriver {
         inside.check(call, kept).inspect_err(|_| {
             // SAFETY: still ours: the object calls back only after the release below.
             unsafe { (*end).armed.store(false, Ordering::Release) };
+            self.objects().push(object.expose_provenance());
+            self.release_objects();
+        })
+    }
+
+    fn objects(&self) -> MutexGuard<'_, Vec<usize>> {
+        self.objects.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives back objects that no graph took; what CUDA refuses is tried again the next time.
+    fn release_objects(&self) {
+        self.objects().retain(|&object| {
+            let object = std::ptr::with_exposed_provenance_mut(object);
             // SAFETY: our one reference, which the graph did not take.
             let released = unsafe { self.api.user_object_release(object, 1) };
-            if released != codes::SUCCESS {
-                tracing::warn!("an object of a graph leaks: {}", codes::sentence(released));
-            }
-        })
+            released != codes::SUCCESS
+        });
+    }
+
+    /// At the driver's end: [`CudaDriver::release_objects`] for the last time.
+    pub(super) fn end_objects(&self) {
+        if self.objects().is_empty() {
+            return;
+        }
+        if let Ok(_inside) = self.contexts.enter(Call::OnGraphRelease, true) {
+            self.release_objects();
+        }
+        if !self.objects().is_empty() {
+            tracing::warn!(device = self.ordinal, "an object of a graph is still held");
+        }
     }
 
     pub(super) fn queue_copy(

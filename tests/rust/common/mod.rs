@@ -5,6 +5,7 @@
 //! Cost: a check reads the block once, at `memcmp`'s speed.
 #![allow(dead_code, unused_imports, reason = "each test program uses its part")]
 
+mod children;
 mod random;
 
 use forebay::config::Config;
@@ -14,6 +15,7 @@ use forebay::pool::{Pool, Settings};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+pub use children::{child, scenario};
 pub use random::{Random, seed};
 
 /// Whether the long forms of the tests run (`FOREBAY_TEST_FULL=1`).
@@ -107,24 +109,4 @@ pub fn mappings() -> usize {
 /// Open file descriptors.
 pub fn open_files() -> usize {
     std::fs::read_dir("/proc/self/fd").expect("Linux").count()
-}
-
-/// Runs the scenario `name` in a process of its own: this test program again, with the test
-/// `test` alone, `FOREBAY_TEST_CHILD` naming the scenario, and exactly `vars` besides.
-pub fn child(test: &str, name: &str, vars: &[(&str, &str)]) -> std::process::Output {
-    let mut command = std::process::Command::new(std::env::current_exe().expect("this program"));
-    command.args([test, "--exact", "--nocapture", "--test-threads=1"]);
-    for (variable, _) in std::env::vars_os() {
-        let variable = variable.to_string_lossy().into_owned();
-        if variable.starts_with("FOREBAY_") && !variable.starts_with("FOREBAY_TEST_") {
-            command.env_remove(variable);
-        }
-    }
-    command.envs(vars.iter().copied()).env("FOREBAY_TEST_CHILD", name);
-    command.output().expect("a child process")
-}
-
-/// The scenario this process was started for, if it is a child.
-pub fn scenario() -> Option<String> {
-    std::env::var("FOREBAY_TEST_CHILD").ok()
 }

@@ -1,15 +1,15 @@
 //! The context is lost at the Nth driver call, for every N: one clear error, silent frees, accounts
 //! that can be read, an end without driver calls; other pools go on.
 
-use super::common::{self, Block, MIB};
+use super::common::{self, MIB};
+use super::lost::check_lost;
 use super::scenarios::{ASYNC, GATHER, LARGE, MORE_SPACE, QUESTIONS, SMALL, TRIM};
 use super::shared::{CAPTURE, EXPORT, PEERS};
 use super::{CALLS_MAX, Scenario, Stage, alone};
 use forebay::driver::faulty::{CallSet, Fault};
 use forebay::driver::{Call, Code, Driver, StreamHandle};
 use forebay::error::Status;
-use forebay::pool::hot::SYNC_STREAM;
-use forebay::pool::{Pool, capture, hot, registry};
+use forebay::pool::{Pool, capture, registry};
 use std::sync::Arc;
 use std::sync::mpsc;
 
@@ -17,41 +17,11 @@ fn lose(driver: &common::Watched, nth: u64) {
     driver.fail(Fault::from_then_on(CallSet::ALL, nth).with_code(Code::ContextLost));
 }
 
-/// What a pool does once its context is gone.
-fn check_lost(pool: &Pool, streams: &[u64], live: &[Block]) {
-    for &block in live {
-        block.check();
-    }
-    for stream in streams.iter().copied().chain([0, SYNC_STREAM]) {
-        for bytes in [100, 4096, 300 << 10, 4 * MIB] {
-            let refused = pool.alloc(bytes, stream).expect_err("the memory is gone");
-            assert_eq!(refused.status(), Status::ContextLost, "{refused}");
-            assert!(refused.message().contains("destroy the pool"), "{refused}");
-        }
-    }
-    for block in live {
-        pool.dealloc(block.address, block.stream).expect("a silent success");
-        // SAFETY: nothing is at the address any more; it is answered all the same.
-        let freed = unsafe { hot::free(block.address as *mut std::ffi::c_void) };
-        assert!(matches!(freed, Status::Ok | Status::NoDriver), "{freed:?}");
-    }
-    let stats = pool.stats().expect("the accounts stay");
-    assert_eq!(stats.sum(), stats.mapped_bytes, "{stats:?}");
-    pool.report_json().expect("and the report");
-    for error in [
-        pool.trim(0).expect_err("nothing can be given back"),
-        pool.enable_peer(1).expect_err("nothing is there to open"),
-        pool.memory_info().expect_err("nobody to ask"),
-    ] {
-        assert_eq!(error.status(), Status::ContextLost, "{error}");
-    }
-}
-
 /// One run that loses the context at call `nth`. Whether there was such a call.
 fn run(scenario: &Scenario, nth: u64) -> bool {
     let mut stage = Stage::new(scenario);
     (scenario.prepare)(&mut stage);
-    let driver = Arc::clone(&stage.driver);
+    let driver = Arc::clone(&stage.driver.0);
     driver.reset_counts();
     driver.start_journal(CALLS_MAX as usize * 2);
     lose(&driver, nth);

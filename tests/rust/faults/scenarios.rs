@@ -1,15 +1,14 @@
-//! What happens under faults: one test a scenario, and one list of all of them.
+//! What happens under faults, on any device.
 
 use super::common::MIB;
-use super::shared::{CAPTURE, EXPORT, PEERS};
-use super::{Scenario, Stage, busy, registry, retire, sweep};
+use super::retire;
+use super::stage::{Scenario, Stage};
 use forebay::abi::{PoolT, streams};
 use forebay::config::{DebugChecks, FreeMode, Move};
-use forebay::driver::faulty::{CallSet, Fault};
-use forebay::driver::{Call, Driver, StreamHandle};
+use forebay::driver::Call;
 use forebay::error::Status;
-use forebay::pool::buffers;
 use forebay::pool::hot::SYNC_STREAM;
+use forebay::pool::{buffers, registry};
 use std::time::Duration;
 
 const SMALL_DEVICE: (usize, usize) = (8 * MIB, 64 << 10);
@@ -20,7 +19,7 @@ fn open(stage: &mut Stage) {
     stage.open().expect("no fault yet");
 }
 
-const CREATE: Scenario = Scenario {
+pub const CREATE: Scenario = Scenario {
     name: "create",
     device: SMALL_DEVICE,
     tune: |settings| settings.reserve = 512 << 10,
@@ -105,7 +104,7 @@ pub const GATHER: Scenario = Scenario {
     ],
 };
 
-const GATHER_WHEN_IDLE: Scenario = Scenario {
+pub const GATHER_WHEN_IDLE: Scenario = Scenario {
     name: "gather when idle",
     tune: |settings| {
         settings.limit = (24 * GRANULE) as u64;
@@ -142,7 +141,7 @@ fn lanes(stage: &mut Stage) {
         for (i, &stream) in streams.iter().enumerate() {
             for bytes in [1000, 60_000, 600 << 10] {
                 if stage.alloc(bytes + 100 * i, stream) {
-                    busy(stage, stream);
+                    stage.driver.busy(stream);
                 }
             }
             stage.alloc(2000 + 500 * round, SYNC_STREAM);
@@ -158,10 +157,10 @@ fn lanes(stage: &mut Stage) {
                 _ => false,
             };
         }
-        stage.driver.inner().step(round as u64);
+        stage.driver.step(round as u64);
     }
     retire(streams[0]);
-    stage.driver.inner().run_all();
+    stage.driver.run_all();
     stage.alloc(3 * MIB, streams[1]);
     stage.alloc(2 * MIB, SYNC_STREAM);
 }
@@ -186,10 +185,10 @@ fn questions(stage: &mut Stage) {
     for bytes in [5000, 400 << 10, 6000, 500 << 10] {
         stage.alloc(bytes, stream);
     }
-    busy(stage, stream);
+    stage.driver.busy(stream);
     for _ in 0..stage.live.len() {
         stage.free(0, SYNC_STREAM);
-        stage.driver.inner().run_all();
+        stage.driver.run_all();
     }
     let answered = stage.pool().memory_info();
     if let Ok((free, total)) = answered {
@@ -215,7 +214,7 @@ fn set_of_buffers(stage: &mut Stage) {
     if let Ok(set) = buffers::create(stage.pool().handle(), 20_000, 3) {
         for (by, then) in [(a, b), (b, a), (a, 0)] {
             if let Ok(buffer) = buffers::acquire(set, by) {
-                busy(stage, by);
+                stage.driver.busy(by);
                 // A stream that fails its check leaves the buffer out; 0 may fail as well.
                 while buffers::release(set, buffer, by).is_err() {
                     stage.driver.clear_faults();
@@ -238,7 +237,7 @@ fn set_of_buffers(stage: &mut Stage) {
     }
 }
 
-const BUFFERS: Scenario = Scenario {
+pub const BUFFERS: Scenario = Scenario {
     name: "buffers",
     device: SMALL_DEVICE,
     tune: |_| {},
@@ -263,7 +262,7 @@ fn plain_streams(stage: &mut Stage) {
         // SAFETY: both ranges lie in the live block; the copy changes nothing.
         let copied = unsafe { streams::forebay_stream_copy(pool, to, to, 4000, stream) };
         assert_ne!(copied, Status::Internal);
-        stage.driver.inner().run_all();
+        stage.driver.run_all();
         assert_ne!(streams::forebay_stream_synchronize(pool, stream), Status::Internal);
         let last = stage.live.len() - 1;
         stage.live[last].stream = 0;
@@ -272,10 +271,10 @@ fn plain_streams(stage: &mut Stage) {
     while streams::forebay_stream_destroy(pool, stream) != Status::Ok {
         stage.driver.clear_faults();
     }
-    stage.driver.inner().run_all();
+    stage.driver.run_all();
 }
 
-const STREAMS: Scenario = Scenario {
+pub const STREAMS: Scenario = Scenario {
     name: "streams",
     device: SMALL_DEVICE,
     tune: |_| {},
@@ -284,7 +283,7 @@ const STREAMS: Scenario = Scenario {
     kinds: &[Call::StreamCreate, Call::StreamDestroy, Call::StreamSynchronize, Call::Copy],
 };
 
-const DESTROY: Scenario = Scenario {
+pub const DESTROY: Scenario = Scenario {
     name: "destroy",
     device: LARGE_DEVICE,
     tune: |_| {},
@@ -308,8 +307,8 @@ const DESTROY: Scenario = Scenario {
         }
         let gone = registry::destroy(id).expect_err("it is gone");
         assert_eq!(gone.status(), Status::InvalidPool);
-        stage.driver.inner().run_all();
-        assert!(stage.driver.inner().census().is_clean());
+        stage.driver.run_all();
+        assert!(stage.driver.is_clean());
     },
     kinds: &[Call::EventDestroy, Call::Unmap, Call::Release, Call::Unreserve],
 };
@@ -320,8 +319,7 @@ pub const MORE_SPACE: Scenario = Scenario {
     tune: |_| {},
     prepare: |stage| {
         // The first reservations are refused, so that the pool starts with a quarter.
-        stage.driver.fail(Fault::once(CallSet::of(&[Call::Reserve]), 1));
-        stage.driver.fail(Fault::once(CallSet::of(&[Call::Reserve]), 2));
+        stage.driver.refuse_two_reservations();
         open(stage);
         stage.driver.clear_faults();
         let reserved = stage.pool().stats().expect("alive").reserved_address_bytes;
@@ -339,7 +337,7 @@ pub const MORE_SPACE: Scenario = Scenario {
     kinds: &[Call::Reserve, Call::Create, Call::Map, Call::SetAccess],
 };
 
-const LITTLE_MEMORY: Scenario = Scenario {
+pub const LITTLE_MEMORY: Scenario = Scenario {
     name: "late frees, patient",
     tune: |settings| {
         settings.cache = 128 << 10;
@@ -348,64 +346,3 @@ const LITTLE_MEMORY: Scenario = Scenario {
     },
     ..ASYNC
 };
-
-macro_rules! swept {
-    ($($test:ident: $scenario:ident,)*) => {
-        $(
-            #[test]
-            fn $test() {
-                sweep($scenario);
-            }
-        )*
-
-        #[test]
-        fn every_kind_of_call_that_the_pool_makes_is_failed_somewhere() {
-            let all = [$($scenario),*];
-            // The pool makes no plain allocation; questions have no way to fail.
-            let unused = [
-                Call::AllocPlain,
-                Call::FreePlain,
-                Call::CanAccessPeer,
-                Call::StreamCapturing,
-            ];
-            for call in Call::ALL {
-                let somewhere = all.iter().any(|s| s.kinds.contains(&call));
-                assert_ne!(somewhere, unused.contains(&call), "{}", call.name());
-            }
-        }
-    };
-}
-
-swept! {
-    create_pool: CREATE,
-    small_blocks: SMALL,
-    large_blocks: LARGE,
-    gather_pages: GATHER,
-    gather_only_while_idle: GATHER_WHEN_IDLE,
-    trim_and_limits: TRIM,
-    async_streams: ASYNC,
-    late_frees_in_little_memory: LITTLE_MEMORY,
-    synchronous_frees_and_questions: QUESTIONS,
-    sets_of_buffers: BUFFERS,
-    streams_of_c_programs: STREAMS,
-    destroy_pool: DESTROY,
-    second_reservation: MORE_SPACE,
-    peers_of_mapped_memory: PEERS,
-    exports_and_imports: EXPORT,
-    captures_and_their_graphs: CAPTURE,
-}
-
-/// The stage's own streams must stay known to the driver.
-#[test]
-fn a_stage_without_faults_leaves_nothing() {
-    let _alone = super::alone();
-    for scenario in [SMALL, LARGE, GATHER, ASYNC] {
-        let mut stage = Stage::new(&scenario);
-        (scenario.prepare)(&mut stage);
-        (scenario.act)(&mut stage);
-        for &stream in &stage.streams {
-            assert_eq!(stage.driver.stream_check(StreamHandle(stream)), Ok(()));
-        }
-        stage.finish();
-    }
-}

@@ -10,7 +10,7 @@ use crate::{Outcome, proc};
 use std::path::{Path, PathBuf};
 
 /// Test programs, of any member, that only this group runs.
-pub const TESTS: &[&str] = &["cuda"];
+pub const TESTS: &[&str] = &["cuda", "cuda_faults"];
 
 /// Runs the group.
 pub fn run(options: Options) -> Tally {
@@ -24,7 +24,7 @@ pub fn run(options: Options) -> Tally {
     };
     let staged = folder.join("libcuda.so.1");
     for (package, tests) in
-        [("forebay", &["cuda", "driver_contract"][..]), ("forebay-cli", &["cuda"])]
+        [("forebay", &["cuda", "cuda_faults", "driver_contract"][..]), ("forebay-cli", &["cuda"])]
     {
         let mut command = proc::cargo();
         command.args(["test", "--no-fail-fast", "--package", package]);
