@@ -177,6 +177,7 @@ impl CudaDriver {
 
 impl Drop for CudaDriver {
     fn drop(&mut self) {
+        self.forget_peers();
         self.end_objects();
         if !self.end_trials() {
             tracing::warn!(device = self.ordinal, "memory of a trial is still held");

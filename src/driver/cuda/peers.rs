@@ -278,7 +278,7 @@ impl CudaDriver {
     }
 
     /// Gives back what is kept, as far as the driver takes it.
-    fn forget_peers(&mut self) {
+    pub(super) fn forget_peers(&mut self) {
         let peers = self.peers.get_mut().unwrap_or_else(PoisonError::into_inner);
         if self.api.is_shut_down() {
             return;
@@ -291,11 +291,5 @@ impl CudaDriver {
             // SAFETY: our reference.
             unsafe { self.api.primary_ctx_release(peer.device) };
         }
-    }
-}
-
-impl Drop for CudaDriver {
-    fn drop(&mut self) {
-        self.forget_peers();
     }
 }
