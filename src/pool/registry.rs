@@ -371,9 +371,10 @@ pub fn create(driver: Arc<dyn Driver>, settings: Settings) -> Result<u64> {
     shared.id.store(id, Ordering::Release);
     POOLS[id as usize].store(std::ptr::from_ref(shared).cast_mut(), Ordering::Release);
     registry.live.push(id);
+    // Before anybody can end the pool: its end forgets what was watched.
+    keeper::watch(id);
     drop(registry);
     super::loss::watch(&fuse, shared, id);
-    keeper::watch(id);
     tracing::info!(id, backend = driver.backend(), "pool created");
     Ok(id)
 }
