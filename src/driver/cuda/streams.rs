@@ -176,6 +176,12 @@ impl CudaDriver {
         }
     }
 
+    /// `Ok` while the context is there. Asks the driver and disturbs no capture.
+    pub(super) fn check_alive(&self, call: Call) -> DriverResult<()> {
+        let inside = self.contexts.enter(call, true)?;
+        self.is_capturing(&inside, call, StreamHandle(0)).map(|_| ())
+    }
+
     pub(super) fn stream_captures(&self, stream: StreamHandle) -> bool {
         let call = Call::StreamCapturing;
         if plausible(call, stream).is_err() {

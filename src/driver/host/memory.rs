@@ -25,7 +25,7 @@ pub(super) struct Memory {
     pub(super) file: OwnedFd,
     granularity: usize,
     total_bytes: usize,
-    pinned: bool,
+    pub(super) pinned: bool,
     peer_devices: u32,
     mapping_budget: Option<usize>,
     warned: AtomicBool,

@@ -388,6 +388,12 @@ impl Driver for HostDriver {
 
     fn fill(&self, to: usize, value: u8, bytes: usize, stream: StreamHandle) -> DriverResult<()> {
         check_range(Call::Fill, to, bytes)?;
+        if self.memory.pinned {
+            self.stream_check(stream)?;
+            // SAFETY: the caller keeps the range accessible, and uses it in no other way now.
+            unsafe { sys::fill_bytes(to, value, bytes) };
+            return Ok(());
+        }
         self.streams.queue(Call::Fill, stream, Op::Fill { to, value, bytes })
     }
 

@@ -19,6 +19,7 @@ const ALLOWED: &[(&str, &str)] = &[
     ("src/driver/cuda/newer.rs", "types of the CUDA driver's entry points"),
     ("src/driver/cuda/open.rs", "the CUDA driver: devices and their attributes"),
     ("src/driver/cuda/peers.rs", "the CUDA driver: events in peers' contexts"),
+    ("src/driver/cuda/pinned.rs", "the CPU's writes to page-locked host memory"),
     ("src/driver/cuda/streams.rs", "the CUDA driver: streams, events, graphs"),
     ("src/driver/cuda/table.rs", "the CUDA driver's entry points"),
     ("src/driver/segments/tests.rs", "tests write the host's memory"),
