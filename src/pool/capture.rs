@@ -14,7 +14,7 @@ use super::ladder::Refusal;
 use super::registry;
 use super::{HANDLE_SHIFT, control, devices, keeper, share, world};
 use crate::base::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use crate::driver::StreamHandle;
+use crate::driver::{Code, StreamHandle};
 use crate::error::{Error, Result, Status};
 use crate::stream::{LaneId, LaneKind};
 use std::ffi::c_void;
@@ -283,16 +283,27 @@ pub fn release_gone() {
 
 /// Has the capture released by itself once the graph, and all instantiated from it, are gone.
 pub fn follow_graph(number: u64, graph: u64) -> Result<()> {
-    let driver = std::cell::OnceCell::new();
+    let drivers = std::cell::RefCell::new(Vec::new());
     each_pool_with(number, |id, _| {
         let found = registry::pool(id)?.with_core(id, |core| core.driver().clone())?;
-        // All pools with the capture are of the one device that the stream belongs to.
-        let _first = driver.set(found);
+        drivers.borrow_mut().push(found);
         Ok(())
     })?;
-    let driver = driver.into_inner().ok_or_else(|| no_capture(number))?;
-    let asked = driver.on_graph_release(graph, graph_gone, number as usize);
-    asked.map_err(control::driver_error)
+    // All pools with the capture are of the one device that the stream belongs to, but not every
+    // one's driver may watch a graph.
+    let mut refused = no_capture(number);
+    for driver in drivers.into_inner() {
+        match driver.on_graph_release(graph, graph_gone, number as usize) {
+            Ok(()) => return Ok(()),
+            Err(error) => {
+                refused = control::driver_error(error);
+                if !matches!(error.code, Code::NotSupported | Code::ContextLost) {
+                    break;
+                }
+            }
+        }
+    }
+    Err(refused)
 }
 
 // ---- captures that nobody told of ----------------------------------------------------------
