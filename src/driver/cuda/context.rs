@@ -156,8 +156,11 @@ impl Contexts {
     fn current(&self, call: Call) -> DriverResult<usize> {
         let mut context = std::ptr::null_mut();
         // SAFETY: a local to fill.
-        check(call, unsafe { self.api.ctx_get_current(&raw mut context) })?;
-        Ok(context.expose_provenance())
+        match unsafe { self.api.ctx_get_current(&raw mut context) } {
+            // What the program left current is gone, which says nothing of the pool's context.
+            codes::INVALID_CONTEXT | codes::CONTEXT_IS_DESTROYED => Ok(0),
+            result => check(call, result).map(|()| context.expose_provenance()),
+        }
     }
 
     /// Chooses the context for good. Nothing is made when the caller has one of the device.

@@ -133,10 +133,16 @@ impl CudaDriver {
         let mut context = std::ptr::null_mut();
         // SAFETY: a local to fill; the caller says that this is a stream.
         let result = unsafe { self.api.stream_get_ctx(stream_of(stream), &raw mut context) };
-        if result == MISSING {
-            return Ok(());
+        match result {
+            MISSING => return Ok(()),
+            codes::SUCCESS => {}
+            // These concern the pool's own context. Of any other the handle is the cause: a stream
+            // may belong to a context that is gone.
+            sticky if codes::is_sticky(sticky) || sticky == codes::DEINITIALIZED => {
+                return inside.check(call, sticky);
+            }
+            _ => return Err(DriverError { call, code: Code::InvalidHandle }),
         }
-        inside.check(call, result)?;
         if context != inside.context() {
             tracing::warn!(
                 stream = stream.0,
