@@ -14,6 +14,8 @@ mod contexts;
 mod cuda;
 #[path = "cuda/failures.rs"]
 mod failures;
+#[path = "cuda/guards.rs"]
+mod guards;
 #[path = "cuda/load.rs"]
 mod load;
 #[path = "cuda/machine.rs"]
@@ -71,6 +73,7 @@ fn child_process() {
         captures::run,
         contexts::run,
         failures::run,
+        guards::run,
         memory::run,
         opening::run,
         peers::run,

@@ -1,0 +1,148 @@
+//! What is kept apart: freed pinned memory and queued work, captures and the pool's own work on
+//! the legacy stream, a bad handle and the pool.
+
+use super::cuda::Sim;
+use super::machine::{Device, Kind};
+use super::{MIB, no_misuse, on_sim, on_sim_with};
+use forebay::abi::host::{forebay_host_alloc, forebay_host_free};
+use forebay::error::Status;
+use forebay::pool::{Pool, capture};
+
+/// Runs the scenario if it is one of these.
+pub fn run(name: &str) -> bool {
+    match name {
+        "wipe of pinned memory" => wipe_of_pinned(),
+        "graph followed beside pinned memory" => followed_beside_pinned(),
+        "stream of a lost context" => stream_of_lost_context(),
+        "thread of a lost context" => thread_of_lost_context(),
+        _ => return false,
+    }
+    true
+}
+
+fn host_block(bytes: usize) -> *mut u8 {
+    let mut block = std::ptr::null_mut();
+    // SAFETY: a local to fill.
+    assert_eq!(unsafe { forebay_host_alloc(&raw mut block, bytes) }, Status::Ok, "{bytes}");
+    block.cast()
+}
+
+/// The legacy stream is busy; a freed pinned block is the next owner's at once, and stays so.
+fn wipe_of_pinned() {
+    let device = Device::open(0, 1, |_| {});
+    let word = device.sim.get("cuMemAlloc_v2", &[4096]);
+    // The first segment: that takes a call which waits for the device.
+    let first = host_block(5 * MIB);
+    // SAFETY: ours, and no copy uses it.
+    assert_eq!(unsafe { forebay_host_free(first.cast()) }, Status::Ok);
+    for bytes in [3000, 5 * MIB] {
+        device.fill(word, 0, 4096, 0);
+        device.synchronize();
+        device.spin_until(word, 1, 0);
+        let first = host_block(bytes);
+        // SAFETY: the block has these bytes, and is the host's.
+        unsafe { first.write_bytes(0x11, bytes) };
+        // SAFETY: ours, and no copy uses it.
+        assert_eq!(unsafe { forebay_host_free(first.cast()) }, Status::Ok);
+        let second = host_block(bytes);
+        assert_eq!(second, first, "the same memory");
+        // SAFETY: as above.
+        let seen = unsafe { std::slice::from_raw_parts(second, bytes) };
+        assert!(seen.iter().all(|&byte| byte == 0), "{bytes}: not scrubbed");
+        // SAFETY: as above.
+        unsafe { second.write_bytes(0x22, bytes) };
+        // SAFETY: the simulation lets the CPU write device memory; the kernel waits for it.
+        unsafe { (word as *mut u32).write_volatile(1) };
+        device.synchronize();
+        // SAFETY: as above.
+        let seen = unsafe { std::slice::from_raw_parts(second, bytes) };
+        assert!(seen.iter().all(|&byte| byte == 0x22), "{bytes}: overwritten by its last free");
+        // SAFETY: as above.
+        assert_eq!(unsafe { forebay_host_free(second.cast()) }, Status::Ok);
+    }
+    device.sim.ok("cuMemFree_v2", &[word]);
+    device.end();
+    no_misuse();
+}
+
+#[test]
+fn a_pinned_block_is_wiped_before_it_is_anothers() {
+    on_sim_with("wipe of pinned memory", &[], &[("FOREBAY_SCRUB", "1")]);
+}
+
+/// The pool of pinned memory is the oldest that knows the capture.
+fn followed_beside_pinned() {
+    let block = host_block(100);
+    let device = Device::open(0, 0, |settings| settings.keeper = false);
+    let (sim, stream) = (device.sim, device.stream(Kind::NonBlocking));
+    let number = capture::begin(stream).expect("a stream of the device");
+    sim.ok("cuStreamBeginCapture_v2", &[stream as usize, 0]);
+    let inside = device.pool.alloc(3 * MIB, stream).expect("fits");
+    device.fill(inside, 7, 3 * MIB, stream);
+    let mut graph = 0usize;
+    sim.ok("cuStreamEndCapture", &[stream as usize, &raw mut graph as usize]);
+    capture::end(number).expect("open");
+    device.pool.dealloc(inside, stream).expect("live");
+    capture::follow_graph(number, graph as u64).expect("a live graph");
+    sim.ok("cuGraphDestroy", &[graph]);
+    device.synchronize();
+    let start = std::time::Instant::now();
+    while capture::end(number).is_err_and(|error| !error.message().contains("released")) {
+        assert!(start.elapsed().as_secs() < 60, "nobody released it");
+        capture::release_gone();
+    }
+    // SAFETY: ours, and no copy uses it.
+    assert_eq!(unsafe { forebay_host_free(block.cast()) }, Status::Ok);
+    device.destroy_stream(stream, true);
+    device.end();
+    no_misuse();
+}
+
+#[test]
+fn a_graph_is_followed_when_pinned_memory_came_first() {
+    on_sim("graph followed beside pinned memory", &[]);
+}
+
+/// A handle whose context is gone names no stream; the pool's own context is another.
+fn stream_of_lost_context() {
+    let sim = Sim::open();
+    let pool = Pool::default_pool().expect("a device");
+    let block = pool.alloc(3 * MIB, 0).expect("fits");
+    let stream = pool.driver().expect("alive").stream_create().expect("a stream").0;
+    for code in [709, 201, 1, 400, 999] {
+        sim.script(&format!("fail cuStreamGetCtx with {code} from #1 always"));
+        let refused = pool.alloc(100, stream).expect_err("no stream");
+        assert_eq!(refused.status(), Status::InvalidStream, "{code}: {refused}");
+        sim.script("");
+        let next = pool.alloc(20 * MIB, 0).expect("the pool goes on");
+        pool.dealloc(next, 0).expect("live");
+    }
+    pool.dealloc(block, 0).expect("live");
+    no_misuse();
+}
+
+#[test]
+fn a_stream_of_a_lost_context_does_not_cost_the_pool() {
+    on_sim("stream of a lost context", &[]);
+}
+
+/// The context that the calling thread left current is gone, and not the pool's.
+fn thread_of_lost_context() {
+    let sim = Sim::open();
+    let pool = Pool::default_pool().expect("a device");
+    let block = pool.alloc(3 * MIB, 0).expect("fits");
+    for code in [709, 201] {
+        sim.script(&format!("fail cuCtxGetCurrent with {code} from #1 always"));
+        let next = pool.alloc(20 * MIB, 0).expect("the pool's context is another");
+        pool.dealloc(next, 0).expect("live");
+        sim.script("");
+        pool.trim(0).expect("the pool goes on");
+    }
+    pool.dealloc(block, 0).expect("live");
+    no_misuse();
+}
+
+#[test]
+fn a_threads_lost_context_does_not_cost_the_pool() {
+    on_sim("thread of a lost context", &[]);
+}
