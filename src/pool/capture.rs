@@ -82,6 +82,12 @@ impl Core {
         Ok(())
     }
 
+    /// The numbers of the captures that are open here.
+    pub(super) fn open_captures(&self) -> Vec<u64> {
+        let open = self.captures.iter().filter(|(_, capture)| capture.open);
+        open.map(|(&number, _)| number).collect()
+    }
+
     fn release_capture(&mut self, number: u64) -> Result<()> {
         let Some(capture) = self.captures.get(&number).copied() else { return Ok(()) };
         if capture.open {
@@ -108,42 +114,57 @@ pub fn begin(stream: u64) -> Result<u64> {
     devices::default_pool()?;
     release_gone();
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    let mut done = Vec::new();
     // Known before the pools are asked: one that is made meanwhile begins it itself.
     OPEN.lock().unwrap_or_else(PoisonError::into_inner).push((number, stream));
+    let begun = begin_everywhere(number, stream);
+    if begun.is_err() {
+        undo_begin(number);
+    }
+    begun.map(|()| number)
+}
+
+fn begin_everywhere(number: u64, stream: u64) -> Result<()> {
+    let mut any = false;
     for id in registry::live_pools() {
         let key = (id << HANDLE_SHIFT) ^ stream;
         let begin = |core: &mut Core| core.begin_capture(number, key, stream);
         match registry::without_caches(id, |lane| lane.key == key, begin).and_then(|r| r) {
-            Ok(()) => done.push(id),
+            Ok(()) => any = true,
             // A stream belongs to one device; other devices' pools do not know it.
             Err(e) if e.status() == Status::InvalidStream => {
-                registry::pool(id)?.with_core(id, |core| core.begin_foreign_capture(number))?;
-            }
-            Err(e) => {
-                end_foreign(number);
-                for id in done {
-                    let key = (id << HANDLE_SHIFT) ^ stream;
-                    registry::without_caches(
-                        id,
-                        |lane| lane.key == key,
-                        |core| {
-                            core.end_capture(number)?;
-                            core.release_capture(number)
-                        },
-                    )??;
+                if let Ok(pool) = registry::pool(id) {
+                    let _ended = pool.with_core(id, |core| core.begin_foreign_capture(number));
                 }
-                forget_open(number);
-                return Err(e);
             }
+            // It has ended meanwhile.
+            Err(e) if e.status() == Status::InvalidPool => {}
+            Err(e) => return Err(e),
         }
     }
-    if done.is_empty() {
-        end_foreign(number);
-        forget_open(number);
-        return Err(super::core::unknown_stream(stream));
+    if any { Ok(()) } else { Err(super::core::unknown_stream(stream)) }
+}
+
+/// Takes a capture back that has begun in some pools. What cannot be released yet, because
+/// another capture is open, is released later.
+fn undo_begin(number: u64) {
+    // First: a pool that is made from now on does not begin it.
+    forget_open(number);
+    end_foreign(number);
+    let undone = each_pool_with(number, |id, capture| {
+        let here = |lane: &super::cache::LaneCache| lane.key == capture.key;
+        registry::without_caches(id, here, |core| {
+            if core.captures.get(&number).is_some_and(|c| c.open) {
+                core.end_capture(number)?;
+            }
+            core.release_capture(number)
+        })?
+    });
+    if let Err(error) = undone
+        && error.status() != Status::InvalidArgument
+    {
+        tracing::debug!(%error, "a capture that did not begin is released later");
+        tell_gone(number);
     }
-    Ok(number)
 }
 
 /// Whether any capture is open in the process.
@@ -181,15 +202,45 @@ pub fn begin_open_captures(core: &mut Core) {
     }
 }
 
-/// Ends a capture: its streams go back to their own lanes; its memory stays its own.
+/// A pool has ended with these captures open, which a lost context allows. Those that no pool
+/// has any more are over.
+pub fn pool_ended(numbers: &[u64]) {
+    for &number in numbers {
+        let mut held = false;
+        for id in registry::live_pools() {
+            let open = |core: &mut Core| core.captures.get(&number).is_some_and(|c| c.open);
+            held |= registry::pool(id).and_then(|p| p.with_core(id, open)).unwrap_or(false);
+        }
+        if !held {
+            forget_open(number);
+            end_foreign(number);
+        }
+    }
+}
+
+/// Ends a capture: its streams go back to their own lanes; its memory stays its own. Where that
+/// fails in a pool, the others' ends come all the same, and the call may be repeated.
 pub fn end(number: u64) -> Result<()> {
+    world::check_world()?;
+    // First: a pool that is made from now on does not begin it, and those made before are asked.
+    forget_open(number);
+    end_foreign(number);
+    let any_open = std::cell::Cell::new(false);
     each_pool_with(number, |id, capture| {
+        if !capture.open {
+            return Ok(());
+        }
+        any_open.set(true);
         let end = |core: &mut Core| core.end_capture(number);
         registry::without_caches(id, |lane| lane.key == capture.key, end)?
     })?;
-    end_foreign(number);
-    forget_open(number);
-    Ok(())
+    if any_open.get() {
+        return Ok(());
+    }
+    Err(Error::new(
+        Status::InvalidArgument,
+        format!("capture {number} is not open: it has ended already"),
+    ))
 }
 
 /// The capture's graph is gone: its memory is everyone's after the work queued so far.
@@ -203,21 +254,28 @@ pub fn release(number: u64) -> Result<()> {
     })
 }
 
+/// Runs `f` for every pool that has the capture, whatever it answers for one of them; pools that
+/// end meanwhile are passed over. Answers the first error.
 fn each_pool_with(number: u64, f: impl Fn(u64, Capture) -> Result<()>) -> Result<()> {
     world::check_world()?;
+    let mut all = Err(no_capture(number));
     let mut known = false;
     for id in registry::live_pools() {
-        let capture =
-            registry::pool(id)?.with_core(id, |core| core.captures.get(&number).copied())?;
-        if let Some(capture) = capture {
-            known = true;
-            f(id, capture)?;
+        let look = |core: &mut Core| core.captures.get(&number).copied();
+        let found = registry::pool(id).and_then(|pool| pool.with_core(id, look));
+        let done = match found {
+            Ok(Some(capture)) => f(id, capture),
+            Ok(None) => continue,
+            Err(error) => Err(error),
+        };
+        match done {
+            Err(error) if error.status() == Status::InvalidPool => continue,
+            done if !known => all = done,
+            done => all = all.and(done),
         }
+        known = true;
     }
-    if known {
-        return Ok(());
-    }
-    Err(no_capture(number))
+    all
 }
 
 fn no_capture(number: u64) -> Error {
@@ -268,7 +326,6 @@ pub fn release_gone() {
             Err(error) if error.status() == Status::InvalidArgument => {
                 tracing::warn!(%error, "a graph's end names no capture");
             }
-            Err(error) if error.status() == Status::ContextLost => {}
             Err(error) => {
                 tracing::debug!(%error, "a capture is released later");
                 left.push(number);

@@ -430,6 +430,7 @@ pub fn destroy(id: u64) -> Result<()> {
     };
     core.without_captures()?;
     keeper::forget(id);
+    let captures = core.open_captures();
     core.ending = true;
     registry.live.retain(|&p| p != id);
     let ended = core.lanes.close(&*core.driver.0).and_then(|()| core.close_memory());
@@ -457,6 +458,8 @@ pub fn destroy(id: u64) -> Result<()> {
         registry.stale.pop_front();
     }
     registry.spare.push(shared);
+    drop(registry);
+    super::capture::pool_ended(&captures);
     tracing::info!(id, "pool destroyed");
     Ok(())
 }

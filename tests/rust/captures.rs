@@ -229,3 +229,69 @@ fn a_block_of_an_ended_stream_is_no_capture_s() {
     pool.trim(0).expect("alive");
     assert_eq!(pool.stats().expect("alive").mapped_bytes, 0);
 }
+
+/// A capture that begins in one pool and not in the next is open in neither afterwards, and a
+/// pool whose other capture is open gives its part back later.
+#[test]
+fn a_capture_that_fails_to_begin_is_open_nowhere() {
+    let _alone = alone();
+    let (one, first, stream) = own_pool(|settings| settings.keeper = false);
+    let (two, second, same) = own_pool(|settings| settings.keeper = false);
+    assert_eq!(stream, same, "each device counts its own");
+    let later = two.stream_create().expect("a stream").0;
+    let in_second = capture::begin(later).expect("a stream of the second device");
+    let in_both = capture::begin(stream).expect("a stream of both");
+    assert_eq!(one.stream_create().expect("a stream").0, later);
+    let refused = capture::begin(later).expect_err("the second pool has one there");
+    assert_eq!(refused.status(), Status::Busy, "{refused}");
+    assert!(capture::any_gone(), "the first pool's part waits for the other capture");
+    for number in [in_both, in_second] {
+        capture::end(number).expect("open");
+        let ended = capture::end(number).expect_err("ended");
+        assert!(ended.message().contains("not open"), "{ended}");
+    }
+    assert!(!capture::any_open());
+    capture::release_gone();
+    assert!(!capture::any_gone());
+    for number in [in_both, in_second] {
+        capture::release(number).expect("ended");
+    }
+    for pool in [first, second] {
+        let id = pool.id();
+        let _ = pool.into_handle();
+        forebay::pool::registry::destroy(id).expect("no capture is open");
+    }
+}
+
+/// Pools come and go while captures begin and end: none keeps one open.
+#[test]
+fn pools_made_and_ended_meanwhile_keep_no_capture_open() {
+    let _alone = alone();
+    let (driver, pool, stream) = own_pool(|settings| settings.keeper = false);
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                let settings = Settings::resolve(&Config::default(), 64 * MIB as u64, true);
+                let driver = driver.clone() as Arc<dyn Driver>;
+                let made = Pool::with_driver(driver, settings).expect("a pool");
+                let id = made.id();
+                let _ = made.into_handle();
+                let start = Instant::now();
+                while let Err(error) = forebay::pool::registry::destroy(id) {
+                    assert_eq!(error.status(), Status::Busy, "{error}");
+                    assert!(start.elapsed() < Duration::from_secs(60), "a capture stays open");
+                }
+            }
+        });
+        for _ in 0..300 {
+            let number = capture::begin(stream).expect("a stream of the device");
+            capture::end(number).expect("open");
+            capture::release(number).expect("ended");
+            std::thread::yield_now();
+        }
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    assert!(!capture::any_open());
+    pool.trim(0).expect("no capture is open");
+}
