@@ -66,6 +66,7 @@ impl Core {
         self.foreign_captures.retain(|&open| open != number);
         if self.foreign_captures.len() < before {
             self.lanes.foreign_capture_end();
+            self.wipe_held();
         }
     }
 
@@ -79,6 +80,7 @@ impl Core {
         capture.open = false;
         let (key, before) = (capture.key, capture.before);
         self.lanes.capture_end(key, before);
+        self.wipe_held();
         Ok(())
     }
 

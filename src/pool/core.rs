@@ -108,6 +108,7 @@ pub struct Core {
     /// Open captures on other devices that fences would disturb.
     pub(super) foreign_captures: Vec<u64>,
     pub(super) shares: super::share::Shares,
+    pub(super) unwiped: Vec<super::wipes::Unwiped>,
     pub(super) demand: super::ahead::Demand,
     /// Allocations that took the lock, and how many there were when caches were last emptied.
     pub(super) misses: u64,

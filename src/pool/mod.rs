@@ -45,6 +45,7 @@ pub mod slots;
 pub mod slow;
 pub mod start;
 pub mod stats;
+pub mod wipes;
 pub mod world;
 
 use crate::base::sync::SpinLock;

@@ -84,18 +84,6 @@ impl Core {
         self.side.entry(address).or_default().record = Some(record);
     }
 
-    /// Overwrites a block that is being freed, in `lane`'s order: poison or zeros.
-    pub fn wipe(&mut self, address: usize, bytes: usize, lane: crate::stream::LaneId) {
-        let value = match (self.settings.debug.poison, self.settings.scrub) {
-            (true, _) => POISON,
-            (false, true) => 0,
-            (false, false) => return,
-        };
-        let stream = self.lanes.stream_of(lane);
-        let filled = self.driver.0.fill(address, value, bytes, stream);
-        super::core::note(filled, "freed memory could not be overwritten");
-    }
-
     /// Every live block.
     pub fn leaks(&self) -> Vec<Leak> {
         let mut leaks = Vec::new();
@@ -116,9 +104,6 @@ impl Core {
         leaks
     }
 }
-
-/// What poisoned memory holds.
-pub const POISON: u8 = 0xde;
 
 /// The first frames outside Forebay, resolved.
 fn site(backtrace: &backtrace::Backtrace) -> String {

@@ -63,7 +63,9 @@ pub struct Shares {
     /// Address of each open export's block.
     exports: HashMap<u64, usize>,
     /// Bytes of blocks that are freed and still exported.
-    held_bytes: u64,
+    pub(super) held_bytes: u64,
+    /// Freed blocks that wait to be overwritten.
+    pub(super) unwiped: std::collections::BTreeSet<usize>,
     /// Live imports by address.
     imports: BTreeMap<usize, Imported>,
     /// Freed imports, until their fences have passed.
@@ -76,9 +78,16 @@ impl Shares {
         self.held_bytes
     }
 
-    /// Whether the block at `address` was freed while an export of it was open.
+    /// Whether the block at `address` was freed while an export of it was open, or waits to be
+    /// overwritten.
     pub fn is_held(&self, address: usize) -> bool {
-        self.lent.get(&address).is_some_and(|lent| lent.freed.is_some())
+        self.unwiped.contains(&address)
+            || self.lent.get(&address).is_some_and(|lent| lent.freed.is_some())
+    }
+
+    /// Whether an export of the block at `address` is open.
+    pub fn is_lent(&self, address: usize) -> bool {
+        self.lent.contains_key(&address)
     }
 
     /// Whether a freed import still has to be unmapped.

@@ -10,6 +10,7 @@ use super::cache::{self, LaneCache};
 use super::core::{Core, Extent, REQUEST_MAX, Side};
 use super::hot::{SYNC_STREAM, slot_in_table};
 use super::ladder::{self, Refusal};
+use super::wipes::Place;
 use super::{Shared, registry};
 use super::{devices, world};
 use crate::base::sync::atomic::Ordering;
@@ -409,14 +410,21 @@ impl Core {
                 let frees = &cache.mags[class].frees;
                 frees.store(frees.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
                 let bytes = slot_bytes(class);
-                let side = self.end_special(address, bytes, mark, lane);
+                let wiped = self.wipe(address, bytes, lane);
+                let side = self.end_special(address, bytes, mark);
+                if !wiped {
+                    let stamp = self.free_stamp(lane, owner, &side.uses, bytes as u64);
+                    self.hold_unwiped(address, bytes, stamp, Place::Slot(round));
+                    return Ok(());
+                }
                 self.free_slot(cache, class, round, owner, &side, mode);
             }
             Located::Extent { node } => {
                 let extent = Extent::from_word(self.heap.word(node));
                 let (_, len, _) = self.heap.block(node);
                 let bytes = (len as usize) << QUANTUM_SHIFT;
-                let side = self.end_special(address, bytes, extent.tag, lane);
+                let wiped = self.wipe(address, bytes, lane);
+                let side = self.end_special(address, bytes, extent.tag);
                 if mode == FreeMode::Sync && side.uses.is_empty() {
                     self.free_extent(node, crate::stream::Stamp::CLEAN);
                     return Ok(());
@@ -425,6 +433,10 @@ impl Core {
                 let own = extent.captive || !self.lanes.is_capture(extent.lane);
                 let owner = if own { extent.lane } else { self.orphans };
                 let stamp = self.free_stamp(lane, owner, &side.uses, bytes as u64);
+                if !wiped && self.can_hold(address) {
+                    self.hold_unwiped(address, bytes, stamp, Place::Extent(node));
+                    return Ok(());
+                }
                 self.free_extent(node, stamp);
                 self.fence_if_due(cache, bytes);
             }
@@ -498,11 +510,8 @@ impl Core {
     }
 
     /// Takes what the side table has on a block that is being freed: recorded uses are
-    /// answered, pins end, contents are scrubbed or poisoned in `lane`'s order.
-    fn end_special(&mut self, address: usize, bytes: usize, mark: u8, lane: LaneId) -> Side {
-        if self.settings.debug.poison || self.settings.scrub {
-            self.wipe(address, bytes, lane);
-        }
+    /// answered, pins end.
+    fn end_special(&mut self, address: usize, bytes: usize, mark: u8) -> Side {
         if mark & SPECIAL == 0 {
             return Side::default();
         }

@@ -111,6 +111,7 @@ fn core_over(
         totals: Totals::default(),
         captures: HashMap::new(),
         shares: super::share::Shares::default(),
+        unwiped: Vec::new(),
         demand: super::ahead::Demand::default(),
         misses: 1 << 32,
         flushed_at: 0,

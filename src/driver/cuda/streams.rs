@@ -107,11 +107,21 @@ impl CudaDriver {
         inside.check(call, unsafe { self.api.ctx_synchronize() })
     }
 
+    /// Enters the context to queue work on a stream. Fails, without harm, for the legacy stream
+    /// while a blocking stream captures: the work would end that capture.
+    fn enter_to_queue(&self, call: Call, stream: StreamHandle) -> DriverResult<Inside<'_>> {
+        let inside = self.contexts.enter(call, false)?;
+        if stream.0 <= LEGACY && self.is_capturing(&inside, call, stream)? {
+            return Err(DriverError { call, code: Code::Other(codes::CAPTURE_UNSUPPORTED) });
+        }
+        Ok(inside)
+    }
+
     pub(super) fn queue_wait(&self, stream: StreamHandle, event: EventHandle) -> DriverResult<()> {
         let call = Call::StreamWait;
         plausible(call, stream)?;
         let event = live(call, event)?;
-        let inside = self.contexts.enter(call, false)?;
+        let inside = self.enter_to_queue(call, stream)?;
         // SAFETY: live handles, as the caller promised.
         inside.check(call, unsafe { self.api.stream_wait_event(stream_of(stream), event, 0) })?;
         let waits = self.each_peer_mark(event, |mark| {
@@ -273,7 +283,7 @@ impl CudaDriver {
     ) -> DriverResult<()> {
         let call = Call::Copy;
         plausible(call, stream)?;
-        let inside = self.contexts.enter(call, false)?;
+        let inside = self.enter_to_queue(call, stream)?;
         let (to, from) = (to as u64, from as u64);
         // SAFETY: the caller keeps both ranges accessible until the work is done.
         inside.check(call, unsafe { self.api.memcpy_async(to, from, bytes, stream_of(stream)) })
@@ -288,7 +298,7 @@ impl CudaDriver {
     ) -> DriverResult<()> {
         let call = Call::Fill;
         plausible(call, stream)?;
-        let inside = self.contexts.enter(call, false)?;
+        let inside = self.enter_to_queue(call, stream)?;
         // SAFETY: the caller keeps the range accessible until the work is done.
         inside.check(call, unsafe {
             self.api.memset_async(to as u64, value, bytes, stream_of(stream))

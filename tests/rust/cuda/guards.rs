@@ -6,7 +6,8 @@ use super::machine::{Device, Kind};
 use super::{MIB, no_misuse, on_sim, on_sim_with};
 use forebay::abi::host::{forebay_host_alloc, forebay_host_free};
 use forebay::error::Status;
-use forebay::pool::{Pool, capture};
+use forebay::pool::hot::SYNC_STREAM;
+use forebay::pool::{Pool, buffers, capture};
 
 /// Runs the scenario if it is one of these.
 pub fn run(name: &str) -> bool {
@@ -15,6 +16,8 @@ pub fn run(name: &str) -> bool {
         "graph followed beside pinned memory" => followed_beside_pinned(),
         "stream of a lost context" => stream_of_lost_context(),
         "thread of a lost context" => thread_of_lost_context(),
+        "wipe beside a declared capture" => wipe_beside_capture(true),
+        "wipe beside an undeclared capture" => wipe_beside_capture(false),
         _ => return false,
     }
     true
@@ -145,4 +148,85 @@ fn thread_of_lost_context() {
 #[test]
 fn a_threads_lost_context_does_not_cost_the_pool() {
     on_sim("thread of a lost context", &[]);
+}
+
+/// Frees on the legacy stream and with `cudaFree`'s meaning while a blocking stream captures: what
+/// overwrites them would end the capture.
+fn wipe_beside_capture(declared: bool) {
+    let device = Device::open(0, 0, |settings| {
+        settings.keeper = false;
+        settings.limit = 64 * MIB as u64;
+    });
+    let (sim, pool, stream) = (device.sim, &device.pool, device.stream(Kind::Blocking));
+    let set = buffers::create(pool.handle(), 20_000, 1).expect("fits");
+    let out = buffers::acquire(set, stream).expect("one is in");
+    let word = sim.get("cuMemAlloc_v2", &[4096]);
+    device.fill(word, 0, 4096, 0);
+    device.synchronize();
+    let other = device.stream(Kind::NonBlocking);
+    device.spin_until(word, 1, other);
+    buffers::release(set, out, other).expect("out");
+    let mut blocks = Vec::new();
+    for lane in [0, SYNC_STREAM] {
+        for bytes in [3000, 5 * MIB] {
+            let block = pool.alloc(bytes, lane).expect("fits");
+            device.fill(block, 0x33, bytes, 0);
+            blocks.push((block, bytes, lane));
+        }
+    }
+    sim.ok("cuStreamSynchronize", &[0]);
+    let number = declared.then(|| capture::begin(stream).expect("a stream of the device"));
+    sim.ok("cuStreamBeginCapture_v2", &[stream as usize, 0]);
+    let fills = sim.calls("cuMemsetD8Async");
+    for &(block, _, lane) in &blocks {
+        pool.dealloc(block, lane).expect("live");
+        assert_eq!(pool.dealloc(block, lane).expect_err("freed").status(), Status::DoubleFree);
+    }
+    let refused = buffers::acquire(set, 0).expect_err("the wait would end the capture");
+    assert_eq!(refused.status(), Status::Driver, "{refused}");
+    let stats = pool.stats().expect("alive");
+    assert_eq!(stats.sum(), stats.mapped_bytes, "{stats:?}");
+    for &(block, bytes, lane) in &blocks {
+        // SAFETY: the simulation lets the CPU read device memory; the pool maps it still.
+        let seen = unsafe { std::slice::from_raw_parts(block as *const u8, bytes) };
+        assert!(seen.iter().all(|&byte| byte == 0x33), "queued beside the capture");
+        let next = pool.alloc(bytes, lane).expect("fits");
+        assert!(blocks.iter().all(|&(freed, ..)| freed != next), "handed out with its contents");
+        pool.dealloc(next, lane).expect("live");
+    }
+    assert_eq!(sim.calls("cuMemsetD8Async"), fills);
+    let mut graph = 0usize;
+    sim.ok("cuStreamEndCapture", &[stream as usize, &raw mut graph as usize]);
+    sim.ok("cuGraphDestroy", &[graph]);
+    if let Some(number) = number {
+        capture::end(number).expect("open");
+        capture::release(number).expect("ended");
+    }
+    // SAFETY: the simulation lets the CPU write device memory; the kernel waits for it.
+    unsafe { (word as *mut u32).write_volatile(1) };
+    pool.stats().expect("alive");
+    device.synchronize();
+    for &(block, bytes, _) in &blocks {
+        // SAFETY: as above.
+        let seen = unsafe { std::slice::from_raw_parts(block as *const u8, bytes) };
+        assert!(seen.iter().all(|&byte| byte == 0), "not scrubbed");
+    }
+    buffers::destroy(set).expect("all are in");
+    device.synchronize();
+    let stats = pool.stats().expect("alive");
+    assert_eq!((stats.live_blocks, stats.sum()), (0, stats.mapped_bytes), "{stats:?}");
+    let all = pool.alloc(64 * MIB, 0).expect("nothing is held back");
+    pool.dealloc(all, 0).expect("live");
+    sim.ok("cuMemFree_v2", &[word]);
+    device.destroy_stream(stream, true);
+    device.destroy_stream(other, true);
+    device.end();
+    no_misuse();
+}
+
+#[test]
+fn a_free_beside_a_capture_is_wiped_after_it() {
+    let scrub = [("FOREBAY_SCRUB", "1")];
+    on_sim_with("wipe beside a declared capture", &[], &scrub);
+    on_sim_with("wipe beside an undeclared capture", &[], &scrub);
 }
