@@ -419,30 +419,41 @@ impl Core {
                 }
                 self.free_slot(cache, class, round, owner, &side, mode);
             }
-            Located::Extent { node } => {
-                let extent = Extent::from_word(self.heap.word(node));
-                let (_, len, _) = self.heap.block(node);
-                let bytes = (len as usize) << QUANTUM_SHIFT;
-                let wiped = self.wipe(address, bytes, lane);
-                let side = self.end_special(address, bytes, extent.tag);
-                if mode == FreeMode::Sync && side.uses.is_empty() {
-                    self.free_extent(node, crate::stream::Stamp::CLEAN);
-                    return Ok(());
-                }
-                // The orphans' lane is never a capture's.
-                let own = extent.captive || !self.lanes.is_capture(extent.lane);
-                let owner = if own { extent.lane } else { self.orphans };
-                let stamp = self.free_stamp(lane, owner, &side.uses, bytes as u64);
-                if !wiped && self.can_hold(address) {
-                    self.hold_unwiped(address, bytes, stamp, Place::Extent(node));
-                    return Ok(());
-                }
-                self.free_extent(node, stamp);
-                self.fence_if_due(cache, bytes);
-            }
+            Located::Extent { node } => self.free_extent_at(cache, node, address, mode),
             Located::Imported { bytes } => self.free_import(address, bytes, lane, asked),
         }
         Ok(())
+    }
+
+    /// Frees the extent at `node`, which begins at `address`.
+    #[inline(always)]
+    fn free_extent_at(
+        &mut self,
+        cache: &mut LaneCache,
+        node: NodeId,
+        address: usize,
+        mode: FreeMode,
+    ) {
+        let lane = cache.id as LaneId;
+        let extent = Extent::from_word(self.heap.word(node));
+        let (_, len, _) = self.heap.block(node);
+        let bytes = (len as usize) << QUANTUM_SHIFT;
+        let wiped = self.wipe(address, bytes, lane);
+        let side = self.end_special(address, bytes, extent.tag);
+        if mode == FreeMode::Sync && side.uses.is_empty() {
+            self.free_extent(node, crate::stream::Stamp::CLEAN);
+            return;
+        }
+        // The orphans' lane is never a capture's.
+        let own = extent.captive || !self.lanes.is_capture(extent.lane);
+        let owner = if own { extent.lane } else { self.orphans };
+        let stamp = self.free_stamp(lane, owner, &side.uses, bytes as u64);
+        if !wiped && self.can_hold(address) {
+            self.hold_unwiped(address, bytes, stamp, Place::Extent(node));
+            return;
+        }
+        self.free_extent(node, stamp);
+        self.fence_if_due(cache, bytes);
     }
 
     fn free_slot(

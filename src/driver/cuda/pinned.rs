@@ -7,7 +7,8 @@
 //! may copy with it) and has the same address on the device.
 //!
 //! Its streams and events do nothing and have always passed: whoever frees host memory knows that
-//! no copy uses it. Hence a fill is the CPU's. Cost: some 100 us a MiB when a segment is added, nothing else.
+//! no copy uses it. Hence a fill is the CPU's. Cost: some 100 us a MiB when a segment is added,
+//! nothing else.
 
 use std::sync::Arc;
 

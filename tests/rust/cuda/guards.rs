@@ -150,6 +150,20 @@ fn a_threads_lost_context_does_not_cost_the_pool() {
     on_sim("thread of a lost context", &[]);
 }
 
+/// A slot and an extent of each of the two lanes, filled.
+fn filled_blocks(device: &Device) -> Vec<(usize, usize, u64)> {
+    let mut blocks = Vec::new();
+    for lane in [0, SYNC_STREAM] {
+        for bytes in [3000, 5 * MIB] {
+            let block = device.pool.alloc(bytes, lane).expect("fits");
+            device.fill(block, 0x33, bytes, 0);
+            blocks.push((block, bytes, lane));
+        }
+    }
+    device.sim.ok("cuStreamSynchronize", &[0]);
+    blocks
+}
+
 /// Frees on the legacy stream and with `cudaFree`'s meaning while a blocking stream captures: what
 /// overwrites them would end the capture.
 fn wipe_beside_capture(declared: bool) {
@@ -166,15 +180,7 @@ fn wipe_beside_capture(declared: bool) {
     let other = device.stream(Kind::NonBlocking);
     device.spin_until(word, 1, other);
     buffers::release(set, out, other).expect("out");
-    let mut blocks = Vec::new();
-    for lane in [0, SYNC_STREAM] {
-        for bytes in [3000, 5 * MIB] {
-            let block = pool.alloc(bytes, lane).expect("fits");
-            device.fill(block, 0x33, bytes, 0);
-            blocks.push((block, bytes, lane));
-        }
-    }
-    sim.ok("cuStreamSynchronize", &[0]);
+    let blocks = filled_blocks(&device);
     let number = declared.then(|| capture::begin(stream).expect("a stream of the device"));
     sim.ok("cuStreamBeginCapture_v2", &[stream as usize, 0]);
     let fills = sim.calls("cuMemsetD8Async");
