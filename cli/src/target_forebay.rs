@@ -28,11 +28,13 @@ pub struct ForebayTarget {
 struct Shared {
     pool: Pool,
     driver: Arc<FaultyDriver<dyn Driver>>,
+    limit: u64,
 }
 
 impl ForebayTarget {
     /// Makes a pool on a device of `bytes` (rounded up to pages; `None`: the whole device, as
-    /// far as the configuration goes) with `streams` streams.
+    /// far as the configuration goes) with `streams` streams. A CUDA device has the size it has:
+    /// there the pool's limit is `bytes`.
     pub fn open(
         config: &Config,
         bytes: Option<u64>,
@@ -40,6 +42,13 @@ impl ForebayTarget {
     ) -> Result<ForebayTarget, TargetError> {
         let driver = Arc::new(FaultyDriver::new(device::open(config, bytes)?));
         let total = driver.device().total_bytes as u64;
+        let page = driver.device().granularity as u64;
+        let wanted = bytes.map_or(total, |bytes| bytes.max(1).next_multiple_of(page));
+        if wanted > total {
+            let text = format!("the device has {total} bytes, and {wanted} are wanted");
+            return Err(TargetError::other(text));
+        }
+        let total = wanted;
         let mut settings = Settings::resolve(config, total, driver.backend() == "host");
         settings.limit = total;
         settings.soft_limit = settings.soft_limit.map(|soft| soft.min(total));
@@ -47,7 +56,7 @@ impl ForebayTarget {
         settings.keeper = false;
         let pool =
             Pool::with_driver(Arc::clone(&driver) as Arc<dyn Driver>, settings).map_err(failed)?;
-        ForebayTarget::with_streams(Arc::new(Shared { pool, driver }), streams)
+        ForebayTarget::with_streams(Arc::new(Shared { pool, driver, limit: total }), streams)
     }
 
     fn with_streams(shared: Arc<Shared>, count: u32) -> Result<ForebayTarget, TargetError> {
@@ -63,7 +72,7 @@ impl ForebayTarget {
 
     /// The device's size in bytes.
     pub fn device_bytes(&self) -> u64 {
-        self.shared.driver.device().total_bytes as u64
+        self.shared.limit
     }
 
     /// The device's page in bytes.
