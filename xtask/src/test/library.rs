@@ -81,7 +81,7 @@ pub fn check_cargo_library(tally: &mut Tally) {
 }
 
 /// Shows what a program says of the library to `judge`.
-fn check_with(
+pub fn check_with(
     name: &str,
     program: &str,
     arguments: &[&str],

@@ -5,6 +5,7 @@
 //! library takes it from [`stage_sim`]. Owns the list of rows as well: rules of the driver that
 //! a test showed in this very run, each with its source.
 
+use super::library::check_with;
 use super::{Options, cargo};
 use crate::report::Tally;
 use crate::{Outcome, proc};
@@ -44,8 +45,8 @@ pub fn run(options: Options) -> Tally {
         }
     };
     println!("staged {}", staged.display());
-    inspect("sim::soname", "readelf", &["-d", "--wide"], judge_soname, &staged, &mut tally);
-    inspect("sim::exports", "nm", &["-D", "--defined-only"], judge_exports, &staged, &mut tally);
+    check_with("sim::soname", "readelf", &["-d", "--wide"], judge_soname, &staged, &mut tally);
+    check_with("sim::exports", "nm", &["-D", "--defined-only"], judge_exports, &staged, &mut tally);
     let rows = proc::target_dir().join("xtask-sim").join("rows");
     if let Err(why) = proc::write(&rows, "") {
         tally.check("sim::rows", Err(why));
@@ -84,22 +85,6 @@ fn judge_assumptions(rows: &str, page: &str) -> Outcome<()> {
         0 => Ok(()),
         n => Err(format!("{n} not in {ASSUMPTIONS}: {}", missing.join("; "))),
     }
-}
-
-/// Shows what a program says of the library to `judge`.
-fn inspect(
-    name: &str,
-    program: &str,
-    arguments: &[&str],
-    judge: fn(&str) -> Outcome<()>,
-    library: &Path,
-    tally: &mut Tally,
-) {
-    if proc::on_path(program).is_none() {
-        return tally.skip(name, &format!("no {program} on PATH"));
-    }
-    let said = proc::capture(proc::program(program).args(arguments).arg(library));
-    tally.check(name, said.and_then(|text| judge(&text)));
 }
 
 fn judge_soname(text: &str) -> Outcome<()> {
