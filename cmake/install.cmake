@@ -11,6 +11,10 @@ install(FILES "${PROJECT_SOURCE_DIR}/include/forebay.h"
               "${PROJECT_SOURCE_DIR}/bindings/cpp/forebay_share.hpp"
   DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" COMPONENT development)
 
+# ---- the Python package's own copy: a file, since a wheel holds no links
+install(PROGRAMS "$<TARGET_FILE:forebay>" DESTINATION forebay/lib RENAME libforebay.so.0
+  COMPONENT python EXCLUDE_FROM_ALL)
+
 # ---- pkg-config
 set(FOREBAY_PC_DIR "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
 list(TRANSFORM FOREBAY_NATIVE_LIBS PREPEND "-l" OUTPUT_VARIABLE FOREBAY_PC_PRIVATE)

@@ -47,10 +47,12 @@ pub fn find(name: &str) -> Option<&'static Variable> {
     VARIABLES.iter().find(|variable| variable.name == name)
 }
 
-/// Whether a `FOREBAY_` name belongs to the project's tests, benches, traces or simulated driver,
-/// which share the prefix but set nothing here.
+/// Whether a `FOREBAY_` name belongs to the project's build, tests, benches, traces, simulated
+/// driver or Python package, which share the prefix but set nothing here.
 pub fn is_foreign(name: &str) -> bool {
-    name == "FOREBAY_TRACES"
+    const NAMES: [&str; 4] =
+        ["FOREBAY_TRACES", "FOREBAY_LIBRARY", "FOREBAY_CARGO_TARGET_DIR", "FOREBAY_SYSTEM_TOOLS"];
+    NAMES.contains(&name)
         || name.starts_with("FOREBAY_SIM")
         || name.starts_with("FOREBAY_BENCH_")
         || name.starts_with("FOREBAY_TEST_")

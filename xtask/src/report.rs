@@ -89,6 +89,16 @@ impl Tally {
             self.failed += 1;
         }
     }
+
+    /// Adds what one line of Python's `unittest` (verbose) says, if it tells how a test ended.
+    pub fn add_unittest_line(&mut self, line: &str) {
+        match line.rsplit_once(" ... ") {
+            Some((_, "ok")) => self.passed += 1,
+            Some((_, "FAIL" | "ERROR")) => self.failed += 1,
+            Some((_, end)) if end.starts_with("skipped") => self.skipped += 1,
+            _ => {}
+        }
+    }
 }
 
 #[cfg(test)]
@@ -110,6 +120,21 @@ mod tests {
         assert_eq!(tally, Tally { passed: 16, failed: 2, skipped: 1 });
         assert_eq!(tally.line(), "16 passed, 2 failed, 1 skipped");
         assert!(tally.close("tests").is_err());
+    }
+
+    #[test]
+    fn unittest_lines_are_counted() {
+        let mut tally = Tally::default();
+        for line in [
+            "test_a (t.A.test_a) ... ok",
+            "test_b (t.A.test_b) ... FAIL",
+            "test_c (t.A.test_c) ... ERROR",
+            "test_d (t.A.test_d) ... skipped 'no GPU'",
+            "Ran 4 tests in 0.497s",
+        ] {
+            tally.add_unittest_line(line);
+        }
+        assert_eq!(tally, Tally { passed: 1, failed: 2, skipped: 1 });
     }
 
     #[test]

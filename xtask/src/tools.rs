@@ -1,6 +1,8 @@
-//! CMake and Ninja for the C tests: two pinned wheels from PyPI in `target/tools`.
+//! CMake and Ninja for the C tests, and what builds the Python package: pinned wheels from PyPI
+//! in `target/tools`.
 //!
-//! Owns the versions and their checksums. Promises that what runs is what is pinned, that
+//! Owns the versions and their checksums, and the way to install pinned wheels. Promises that what
+//! runs is what is pinned, that
 //! nothing outside `target` is touched, and that no network is needed once they are
 //! there. With `FOREBAY_SYSTEM_TOOLS=1` those on `PATH` are taken. Needs Python 3; brings pip along
 //! where Python has none.
@@ -8,6 +10,7 @@
 use crate::args::Args;
 use crate::{Outcome, proc};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// The two programs.
 pub struct Tools {
@@ -27,6 +30,16 @@ cmake==3.31.6 \
 ninja==1.11.1.4 \
 --hash=sha256:096487995473320de7f65d622c3f1d16c3ad174797602218ca8c967f51ec38a0 \
 --hash=sha256:d3090d4488fadf6047d0d7a1db0c9643a8d391f0d94729554dbb89b5bdc769d7
+";
+
+/// What builds the Python package, besides CMake and Ninja.
+const PYTHON_BUILD: &str = "\
+scikit-build-core==0.11.6 \
+--hash=sha256:ce6d8fe64e6b4c759ea0fb95d2f8a68f60d2df31c2989838633b8ec930736360
+packaging==25.0 \
+--hash=sha256:29572ef2b1f17581046b3a2227d5c611fb25ec70ca1ba8554b24b0e69331a484
+pathspec==0.12.1 \
+--hash=sha256:a0d503e138a4c123b27490a4f7beda6a01c6f288df0e4a8b79c7eb0dc7b4cc08
 ";
 
 /// Finds pip's own wheel in the package index (the one pip's settings name), checks its sum,
@@ -65,14 +78,13 @@ pub fn ensure() -> Outcome<Tools> {
         ctest: dir.join("cmake/data/bin/ctest"),
         ninja: dir.join("bin/ninja"),
     };
-    let stamp = dir.join("pins.txt");
-    let there = std::fs::read_to_string(&stamp).is_ok_and(|pins| pins == REQUIREMENTS);
-    if !(there && tools.cmake.is_file() && tools.ninja.is_file()) {
-        fetch(&dir)?;
+    install_pinned(&dir, REQUIREMENTS, || {
         proc::capture(proc::program(&tools.cmake).arg("--version"))?;
-        proc::capture(proc::program(&tools.ninja).arg("--version"))?;
-        proc::write(&stamp, REQUIREMENTS)?;
-    }
+        proc::capture(proc::program(&tools.ninja).arg("--version")).map(drop)
+    })
+    .map_err(|e| {
+        format!("CMake and Ninja cannot be fetched (FOREBAY_SYSTEM_TOOLS=1 takes your own): {e}")
+    })?;
     Ok(tools)
 }
 
@@ -83,33 +95,51 @@ fn from_path() -> Outcome<Tools> {
     Ok(Tools { cmake: find("cmake")?, ctest: find("ctest")?, ninja: find("ninja")? })
 }
 
-fn fetch(dir: &Path) -> Outcome<()> {
-    println!("fetching CMake and Ninja into {}", dir.display());
-    if dir.exists() {
-        std::fs::remove_dir_all(dir).map_err(|e| format!("{}: {e}", dir.display()))?;
-    }
-    let list = dir.join("requirements.txt");
-    proc::write(&list, REQUIREMENTS)?;
+/// A folder for `PYTHONPATH` with what builds the Python package, fetched first where it is not
+/// there yet.
+pub fn python_build() -> Outcome<PathBuf> {
+    let dir = proc::target_dir().join("tools-python");
+    install_pinned(&dir, PYTHON_BUILD, || Ok(()))?;
+    Ok(dir)
+}
+
+/// `python3 -m pip`, or pip's own wheel where Python has none (kept in `dir`).
+pub fn pip(dir: &Path) -> Outcome<Command> {
     let mut pip = proc::program("python3");
     if proc::capture(proc::program("python3").args(["-m", "pip", "--version"])).is_ok() {
         pip.args(["-m", "pip"]);
     } else {
         pip.arg(fetch_pip(dir)?.join("pip"));
     }
-    pip.args([
-        "install",
-        "--quiet",
-        "--no-deps",
-        "--require-hashes",
-        "--disable-pip-version-check",
-    ])
-    .args(["--only-binary", ":all:", "--target"])
-    .arg(dir)
-    .arg("--requirement")
-    .arg(&list);
-    proc::capture(&mut pip).map(drop).map_err(|e| {
-        format!("CMake and Ninja cannot be fetched (FOREBAY_SYSTEM_TOOLS=1 takes your own): {e}")
-    })
+    Ok(pip)
+}
+
+/// Installs the wheels of `requirements` (with hashes) into `dir`, unless the same ones are
+/// there; `works` says whether what was fetched can be used.
+fn install_pinned(
+    dir: &Path,
+    requirements: &str,
+    works: impl FnOnce() -> Outcome<()>,
+) -> Outcome<()> {
+    let stamp = dir.join("pins.txt");
+    if std::fs::read_to_string(&stamp).is_ok_and(|pins| pins == requirements) {
+        return Ok(());
+    }
+    println!("fetching pinned wheels into {}", dir.display());
+    if dir.exists() {
+        std::fs::remove_dir_all(dir).map_err(|e| format!("{}: {e}", dir.display()))?;
+    }
+    let list = dir.join("requirements.txt");
+    proc::write(&list, requirements)?;
+    let mut pip = pip(dir)?;
+    pip.args(["install", "--quiet", "--no-deps", "--require-hashes"])
+        .args(["--disable-pip-version-check", "--only-binary", ":all:", "--target"])
+        .arg(dir)
+        .arg("--requirement")
+        .arg(&list);
+    proc::capture(&mut pip)?;
+    works()?;
+    proc::write(&stamp, requirements)
 }
 
 /// pip's wheel, which Python can run as it is.

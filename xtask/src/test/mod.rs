@@ -10,6 +10,7 @@ mod cargo;
 mod cuda;
 mod library;
 mod probe;
+mod python;
 mod sim;
 
 pub use sim::stage_sim;
@@ -20,7 +21,7 @@ use crate::report::Tally;
 use std::time::Instant;
 
 /// The command's form.
-pub const USAGE: &str = "test [unit|rust|model|sim|probe|cuda|c|cli] [--full]";
+pub const USAGE: &str = "test [unit|rust|model|sim|probe|cuda|c|python|cli] [--full]";
 
 /// What the groups are told.
 #[derive(Clone, Copy)]
@@ -44,6 +45,7 @@ const GROUPS: &[Group] = &[
     Group { name: "probe", budget: 120, run: probe::run },
     Group { name: "cuda", budget: 420, run: cuda::run },
     Group { name: "c", budget: 420, run: c::run },
+    Group { name: "python", budget: 120, run: python::run },
     Group { name: "cli", budget: 180, run: cargo::cli },
 ];
 

@@ -1,0 +1,182 @@
+"""The Python package on the host backend. Needs nothing but the standard library."""
+
+import ctypes
+import gc
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import unittest
+
+import forebay
+from forebay import _library
+
+MIB = 1 << 20
+
+
+class Blocks(unittest.TestCase):
+    def test_a_block_is_memory_and_is_freed_at_the_end_of_the_with(self):
+        with forebay.Pool(limit=64 * MIB) as pool:
+            with pool.alloc(1000) as block:
+                ctypes.memset(block.address, 0x5A, 1000)
+                self.assertEqual(ctypes.string_at(block.address, 1000), b"\x5a" * 1000)
+                self.assertEqual(block.address % 256, 0)
+                self.assertEqual(block.usable(), 1024)
+                self.assertTrue(forebay.owns(block.address))
+                self.assertEqual(pool.stats().live_bytes, 1024)
+            self.assertEqual(pool.stats().live_bytes, 0)
+            self.assertEqual(block.address, 0)
+
+    def test_a_dropped_block_is_freed(self):
+        with forebay.Pool(limit=64 * MIB) as pool:
+            block = pool.alloc(MIB)
+            self.assertEqual(pool.stats().live_blocks, 1)
+            del block
+            gc.collect()
+            self.assertEqual(pool.stats().live_blocks, 0)
+
+    def test_alignment_is_kept_and_a_bad_one_refused(self):
+        with forebay.Pool(limit=64 * MIB) as pool:
+            self.assertEqual(pool.alloc(4096, alignment=2 * MIB).address % (2 * MIB), 0)
+            with self.assertRaises(forebay.Error) as caught:
+                pool.alloc(4096, alignment=3)
+            self.assertEqual(caught.exception.name, "FOREBAY_ERROR_INVALID_ARGUMENT")
+
+    def test_zero_bytes_and_malloc(self):
+        self.assertEqual(forebay.malloc(0).address, 0)
+        with forebay.malloc(4096) as block:
+            self.assertEqual(forebay.default_pool().stats().live_bytes, 4096)
+            block.free()
+            block.free()
+        self.assertEqual(forebay.default_pool().stats().live_bytes, 0)
+
+    def test_sizes_that_are_none(self):
+        with forebay.Pool(limit=64 * MIB) as pool:
+            for bytes in (-1, 1 << 64):
+                with self.assertRaises(ValueError):
+                    pool.alloc(bytes)
+
+
+class Pools(unittest.TestCase):
+    def test_the_limit_holds_and_the_report_is_the_message(self):
+        with forebay.Pool(limit=64 * MIB) as pool:
+            with self.assertRaises(forebay.OutOfMemoryError) as caught:
+                pool.alloc(65 * MIB)
+            self.assertEqual(caught.exception.status, 2)
+            self.assertIn(str(65 * MIB), str(caught.exception))
+            self.assertEqual(pool.stats().oom_count, 1)
+            pool.set_limits(hard=128 * MIB)
+            self.assertEqual(pool.alloc(65 * MIB).bytes, 65 * MIB)
+
+    def test_the_callback_before_an_allocation_fails_may_free(self):
+        with forebay.Pool(limit=64 * MIB) as pool:
+            held = [pool.alloc(60 * MIB)]
+            asked = []
+
+            def give_up(bytes):
+                asked.append(bytes)
+                held.clear()
+                return True
+
+            pool.on_out_of_memory(give_up)
+            pool.alloc(50 * MIB)
+            self.assertEqual(asked, [50 * MIB])
+
+    def test_accounts_sum_to_what_is_mapped_and_trim_gives_back(self):
+        with forebay.Pool(limit=64 * MIB) as pool:
+            blocks = [pool.alloc(MIB) for _ in range(20)]
+            del blocks[::2]
+            stats = pool.stats()
+            self.assertEqual(stats.live_bytes, 10 * MIB)
+            parts = ("live", "cached", "pending", "trapped", "idle", "other")
+            total = sum(getattr(stats, f"{part}_bytes") for part in parts)
+            self.assertEqual(total, stats.mapped_bytes)
+            blocks.clear()
+            mapped = pool.stats().mapped_bytes
+            self.assertEqual(pool.trim(), mapped)
+            self.assertEqual(pool.stats().mapped_bytes, 0)
+
+    def test_tags_leaks_and_the_report(self):
+        with forebay.Pool(limit=64 * MIB) as pool:
+            with forebay.tag("kv") as number:
+                block = pool.alloc(3 * MIB)
+            other = pool.alloc(MIB)
+            self.assertEqual(pool.tag_bytes(number), 3 * MIB)
+            leaks = {leak.address: leak for leak in pool.leaks()}
+            self.assertEqual(leaks.keys(), {block.address, other.address})
+            self.assertEqual(leaks[block.address].bytes, 3 * MIB)
+            self.assertEqual(leaks[block.address].tag, forebay.tag_number("kv"))
+            self.assertNotEqual(leaks[other.address].tag, number)
+            self.assertIn("kv", str(pool.report()))
+
+    def test_options_by_name(self):
+        with self.assertRaisesRegex(TypeError, "no option 'limits'"):
+            forebay.Pool(limits=MIB)
+        with self.assertRaisesRegex(ValueError, "free is one of"):
+            forebay.Pool(free="later")
+        with forebay.Pool(limit=64 * MIB, reserve=32 * MIB, free="sync", keeper=False) as pool:
+            self.assertEqual(pool.stats().mapped_bytes, 32 * MIB)
+
+    def test_a_closed_pool_is_not_the_default_pool(self):
+        pool = forebay.Pool(limit=64 * MIB)
+        pool.close()
+        pool.close()
+        with self.assertRaisesRegex(ValueError, "closed"):
+            pool.alloc(4096)
+
+
+class Structures(unittest.TestCase):
+    def test_they_are_those_of_the_header(self):
+        root = pathlib.Path(__file__).resolve().parents[2]
+        header = (root / "include/forebay.h").read_text()
+        types = {
+            "size_t": ctypes.c_size_t,
+            "uint64_t": ctypes.c_uint64,
+            "uint32_t": ctypes.c_uint32,
+            "int32_t": ctypes.c_int32,
+            "const void *": ctypes.c_void_p,
+            "const char *": ctypes.c_char_p,
+        }
+        for name, ours in [
+            ("forebay_stats", _library.CStats),
+            ("forebay_leak", _library.CLeak),
+            ("forebay_pool_options", _library.COptions),
+        ]:
+            body = re.search(rf"typedef struct {name} {{(.*?)^}}", header, re.S | re.M).group(1)
+            body = re.sub(r"/\*.*?\*/", "", body, flags=re.S)
+            fields = re.findall(r"^  ([a-z0-9_ ]+?[ *])(\w+);", body, re.M)
+            theirs = [(field, types[kind.strip()]) for kind, field in fields]
+            self.assertEqual(list(ours._fields_), theirs, name)
+
+
+class Process(unittest.TestCase):
+    def run_python(self, code, **env):
+        return subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, **env},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+
+    def test_without_a_gpu_the_error_names_the_variable(self):
+        code = "import forebay\ntry: forebay.malloc(1)\nexcept forebay.Error as e: print(e)"
+        run = self.run_python(code, FOREBAY_BACKEND="auto", LD_LIBRARY_PATH="")
+        self.assertEqual(run.returncode, 0, run.stderr)
+        self.assertIn("FOREBAY_BACKEND", run.stdout)
+
+    def test_blocks_alive_at_exit_do_no_harm(self):
+        code = "import forebay\np = forebay.Pool(limit=1 << 26)\nb = p.alloc(4096)\nc = [b]"
+        run = self.run_python(code)
+        self.assertEqual((run.returncode, run.stdout, run.stderr), (0, "", ""))
+
+    def test_another_library_can_be_named(self):
+        run = self.run_python("import forebay", FOREBAY_LIBRARY="/none/libforebay.so.0")
+        self.assertNotEqual(run.returncode, 0)
+        self.assertIn("FOREBAY_LIBRARY names another file", run.stderr)
+
+
+if __name__ == "__main__":
+    runner = unittest.TextTestRunner(stream=sys.stdout, verbosity=2)
+    unittest.main(testRunner=runner)
