@@ -19,12 +19,12 @@ impl Core {
         if self.fuse.is_blown() {
             return false;
         }
-        self.wipe_held();
         let settled = self.lanes.settle(&*self.driver.0);
         let any = settled.unwrap_or_else(|error| {
             tracing::warn!(%error, "a fence could not be queried");
             false
         });
+        self.wipe_held();
         self.release_passed() | any
     }
 

@@ -233,7 +233,7 @@ impl Core {
         if let Some(stamp) = freed {
             let (_, len, _) = self.heap.block(node);
             self.shares.held_bytes -= u64::from(len) << QUANTUM_SHIFT;
-            self.return_extent(node, stamp);
+            self.return_exported(address, node, stamp);
         }
         Ok(())
     }

@@ -410,16 +410,17 @@ impl Core {
                 let frees = &cache.mags[class].frees;
                 frees.store(frees.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
                 let bytes = slot_bytes(class);
-                let wiped = self.wipe(address, bytes, lane);
                 let side = self.end_special(address, bytes, mark);
-                if !wiped {
+                let ordered = self.orders_wipe(lane, &side, asked);
+                if !(ordered && self.wipe(address, bytes, lane)) {
                     let stamp = self.free_stamp(lane, owner, &side.uses, bytes as u64);
-                    self.hold_unwiped(address, bytes, stamp, Place::Slot(round));
+                    self.hold_unwiped((address, bytes), stamp, !ordered, Place::Slot(round));
+                    self.fence_if_due(cache, bytes);
                     return Ok(());
                 }
                 self.free_slot(cache, class, round, owner, &side, mode);
             }
-            Located::Extent { node } => self.free_extent_at(cache, node, address, mode),
+            Located::Extent { node } => self.free_extent_at(cache, node, address, (mode, asked)),
             Located::Imported { bytes } => self.free_import(address, bytes, lane, asked),
         }
         Ok(())
@@ -432,14 +433,17 @@ impl Core {
         cache: &mut LaneCache,
         node: NodeId,
         address: usize,
-        mode: FreeMode,
+        (mode, asked): (FreeMode, FreeMode),
     ) {
         let lane = cache.id as LaneId;
         let extent = Extent::from_word(self.heap.word(node));
         let (_, len, _) = self.heap.block(node);
         let bytes = (len as usize) << QUANTUM_SHIFT;
-        let wiped = self.wipe(address, bytes, lane);
         let side = self.end_special(address, bytes, extent.tag);
+        // Who imports an exported block uses it until the export is closed.
+        let lent = self.shares.is_lent(address);
+        let ordered = self.orders_wipe(lane, &side, asked);
+        let wiped = lent || ordered && self.wipe(address, bytes, lane);
         if mode == FreeMode::Sync && side.uses.is_empty() {
             self.free_extent(node, crate::stream::Stamp::CLEAN);
             return;
@@ -448,11 +452,11 @@ impl Core {
         let own = extent.captive || !self.lanes.is_capture(extent.lane);
         let owner = if own { extent.lane } else { self.orphans };
         let stamp = self.free_stamp(lane, owner, &side.uses, bytes as u64);
-        if !wiped && self.can_hold(address) {
-            self.hold_unwiped(address, bytes, stamp, Place::Extent(node));
-            return;
+        if wiped {
+            self.free_extent(node, stamp);
+        } else {
+            self.hold_unwiped((address, bytes), stamp, !ordered, Place::Extent(node));
         }
-        self.free_extent(node, stamp);
         self.fence_if_due(cache, bytes);
     }
 

@@ -1,12 +1,15 @@
-//! Freed memory overwritten before its next owner: poison or zeros, in the order of the free.
+//! Freed memory overwritten before its next owner: poison or zeros, behind all that may use it.
 //!
-//! Owns the blocks that could not be overwritten when they were freed: while a capture is open
-//! nothing is queued on the legacy stream, which would end it. Promises that such a block is
-//! nobody's until it has been overwritten. Cost: a fill a free; nothing where neither is asked for.
+//! Owns the blocks that could not be overwritten when they were freed: what other streams may
+//! still use (`cudaFree`'s meaning, recorded uses) waits for the fence of its free, and while a
+//! capture is open nothing is queued on the legacy stream, which would end it. An exported block
+//! is overwritten when its export is closed. Promises that such a block is nobody's until it has
+//! been overwritten. Cost: a fill a free; nothing where neither is asked for.
 
-use super::core::{Core, note};
+use super::core::{Core, Side, note};
 use super::share::Shares;
 use crate::base::units::QUANTUM_SHIFT;
+use crate::config::FreeMode;
 use crate::driver::{Code, StreamHandle, cuda::codes};
 use crate::heap::NodeId;
 use crate::slab::Round;
@@ -23,6 +26,8 @@ pub struct Unwiped {
     bytes: usize,
     /// What its free waits for.
     stamp: Stamp,
+    /// Whether other streams may use it until that has passed.
+    used: bool,
     place: Place,
 }
 
@@ -36,6 +41,13 @@ pub enum Place {
 }
 
 impl Core {
+    /// Whether what is queued on `lane`'s stream now comes behind all that uses the freed block.
+    /// `asked` tells whether the caller has waited for the device.
+    pub(super) fn orders_wipe(&self, lane: LaneId, side: &Side, asked: FreeMode) -> bool {
+        let in_order = lane != self.sync && side.uses.is_empty();
+        in_order || asked == FreeMode::Sync || !self.settings.wipes()
+    }
+
     /// Overwrites a block that is being freed, in `lane`'s order. False: not now, as a capture is
     /// open; [`Core::hold_unwiped`] keeps it.
     pub(super) fn wipe(&mut self, address: usize, bytes: usize, lane: LaneId) -> bool {
@@ -62,8 +74,16 @@ impl Core {
         }
     }
 
-    /// Keeps a block that is freed, and was not overwritten, from everybody.
-    pub(super) fn hold_unwiped(&mut self, address: usize, bytes: usize, stamp: Stamp, at: Place) {
+    /// Keeps a block that is freed, and was not overwritten, from everybody; `used`: other streams
+    /// may use it until `stamp` has passed.
+    pub(super) fn hold_unwiped(
+        &mut self,
+        block: (usize, usize),
+        stamp: Stamp,
+        used: bool,
+        at: Place,
+    ) {
+        let (address, bytes) = block;
         match at {
             Place::Slot(_) => self.pending_bytes += bytes as u64,
             Place::Extent(node) => {
@@ -71,21 +91,30 @@ impl Core {
                 self.shares.hold(address, bytes as u64);
             }
         }
-        self.unwiped.push(Unwiped { address, bytes, stamp, place: at });
+        self.unwiped.push(Unwiped { address, bytes, stamp, used, place: at });
     }
 
-    /// Whether a freed block at `address` can be held: exported ones are held by their exports.
-    pub(super) fn can_hold(&self, address: usize) -> bool {
-        !self.shares.is_lent(address)
+    /// Gives back an extent that was freed while it was exported, now that nobody imports it.
+    pub(super) fn return_exported(&mut self, address: usize, node: NodeId, stamp: Stamp) {
+        if !self.settings.wipes() {
+            self.return_extent(node, stamp);
+            return;
+        }
+        let bytes = (self.heap.block(node).1 as usize) << QUANTUM_SHIFT;
+        self.shares.hold(address, bytes as u64);
+        let place = Place::Extent(node);
+        self.unwiped.push(Unwiped { address, bytes, stamp, used: true, place });
+        self.wipe_held();
     }
 
-    /// Overwrites what is held, once no capture is open, and frees it behind that.
+    /// Overwrites what is held and used no more, once no capture is open, and frees it behind that.
     pub(super) fn wipe_held(&mut self) {
         if self.unwiped.is_empty() || self.lanes.open_captures() > 0 {
             return;
         }
         for held in std::mem::take(&mut self.unwiped) {
-            if !self.overwrite(held.address, held.bytes, StreamHandle(0)) {
+            let used = held.used && !self.lanes.passed(held.stamp);
+            if used || !self.overwrite(held.address, held.bytes, StreamHandle(0)) {
                 self.unwiped.push(held);
                 continue;
             }

@@ -205,6 +205,35 @@ fn exported_pages_neither_move_nor_serve_others_until_the_export_is_closed() {
 }
 
 #[test]
+fn an_exported_block_is_wiped_when_its_export_is_closed() {
+    let driver = common::plain_device(8 * MIB);
+    let (other, importer) = common::small_pool(8 * MIB);
+    let mut settings = common::settings(&driver);
+    settings.scrub = true;
+    let pool = common::pool(&driver, settings);
+    for how in [0, SYNC_STREAM] {
+        let block = pool.alloc(GRANULE, how).expect("fits");
+        write(block, 21);
+        let export = pool.export(block).expect("whole");
+        let import = importer.import(&borrowed(&export.fds)).expect("pages");
+        pool.dealloc(block, how).expect("a free never waits for importers");
+        pool.stats().expect("settles");
+        driver.synchronize().expect("alive");
+        assert_eq!(read(import), 21, "kept as it is while the export is open");
+        importer.dealloc(import, 0).expect("live");
+        close_export(export.id).expect("open");
+        drop(export.fds);
+        let all = pool.alloc(8 * MIB, 0).expect("nothing is held back");
+        driver.synchronize().expect("alive");
+        assert_eq!(read(block), 0, "cleared before its next owner");
+        pool.dealloc(all, 0).expect("live");
+        check_books(&driver, &pool);
+    }
+    common::end(&other, importer, &[]);
+    common::end(&driver, pool, &[]);
+}
+
+#[test]
 fn an_import_stays_mapped_until_queued_work_is_done() {
     let options = HostOptions { total_bytes: 16 * MIB, deferred: true, ..HostOptions::default() };
     let (driver, other) = (common::device(options.clone()), common::device(options));

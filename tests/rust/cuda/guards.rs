@@ -16,6 +16,7 @@ pub fn run(name: &str) -> bool {
         "graph followed beside pinned memory" => followed_beside_pinned(),
         "stream of a lost context" => stream_of_lost_context(),
         "thread of a lost context" => thread_of_lost_context(),
+        "wipe under other streams' work" => wipe_under_use(),
         "wipe beside a declared capture" => wipe_beside_capture(true),
         "wipe beside an undeclared capture" => wipe_beside_capture(false),
         _ => return false,
@@ -210,6 +211,10 @@ fn wipe_beside_capture(declared: bool) {
     }
     // SAFETY: the simulation lets the CPU write device memory; the kernel waits for it.
     unsafe { (word as *mut u32).write_volatile(1) };
+    // What other streams could use is overwritten behind a fence, which a large free records.
+    let large = pool.alloc(16 * MIB, SYNC_STREAM).expect("fits");
+    pool.dealloc(large, SYNC_STREAM).expect("live");
+    device.synchronize();
     pool.stats().expect("alive");
     device.synchronize();
     for &(block, bytes, _) in &blocks {
@@ -235,4 +240,57 @@ fn a_free_beside_a_capture_is_wiped_after_it() {
     let scrub = [("FOREBAY_SCRUB", "1")];
     on_sim_with("wipe beside a declared capture", &[], &scrub);
     on_sim_with("wipe beside an undeclared capture", &[], &scrub);
+}
+
+/// Blocks freed while another stream's work still reads them: by `cudaFree`'s meaning, and with a
+/// recorded use. What overwrites them comes behind that work.
+fn wipe_under_use() {
+    let device = Device::open(0, 8, |settings| {
+        settings.keeper = false;
+        settings.limit = 64 * MIB as u64;
+    });
+    let (sim, pool, other) = (device.sim, &device.pool, device.stream(Kind::NonBlocking));
+    let word = sim.get("cuMemAlloc_v2", &[4096]);
+    for bytes in [3000, 5 * MIB] {
+        for recorded in [false, true] {
+            device.fill(word, 0, 4096, 0);
+            let block = pool.alloc(bytes, 0).expect("fits");
+            device.fill(block, 0x33, bytes, 0);
+            device.synchronize();
+            device.spin_until(word, 1, other);
+            let check = device.check((block, bytes), 0x33, other, 0).expect("there is room");
+            if recorded {
+                pool.record_use(block, other).expect("live");
+                pool.dealloc(block, 0).expect("live");
+            } else {
+                pool.dealloc(block, SYNC_STREAM).expect("live");
+            }
+            let twice = pool.dealloc(block, 0).expect_err("freed");
+            assert_eq!(twice.status(), Status::DoubleFree);
+            pool.stats().expect("alive");
+            // All that the pool has queued on the legacy stream has run.
+            sim.ok("cuStreamSynchronize", &[0]);
+            // SAFETY: the simulation lets the CPU write device memory; the kernel waits for it.
+            unsafe { (word as *mut u32).write_volatile(1) };
+            device.synchronize();
+            assert!(device.held(check), "{bytes} B, {recorded}: overwritten while it is read");
+            let all = pool.alloc(64 * MIB, 0).expect("nothing is held back");
+            device.synchronize();
+            // SAFETY: the simulation lets the CPU read device memory; the block covers the pool.
+            let seen = unsafe { std::slice::from_raw_parts(block as *const u8, bytes) };
+            assert!(seen.iter().all(|&byte| byte == 0), "{bytes} B, {recorded}: not scrubbed");
+            pool.dealloc(all, 0).expect("live");
+        }
+    }
+    let stats = pool.stats().expect("alive");
+    assert_eq!((stats.live_blocks, stats.sum()), (0, stats.mapped_bytes), "{stats:?}");
+    sim.ok("cuMemFree_v2", &[word]);
+    device.destroy_stream(other, true);
+    device.end();
+    no_misuse();
+}
+
+#[test]
+fn a_freed_block_is_wiped_behind_other_streams_work() {
+    on_sim_with("wipe under other streams' work", &[], &[("FOREBAY_SCRUB", "1")]);
 }
