@@ -1,9 +1,9 @@
 //! The keeper: one background thread of the process that settles, recovers and trims.
 //!
 //! Started when the first pool needs it (fences in flight, decay, a soft limit, something
-//! stranded), never at load; parked at exit. It calls no user code save the unmap callback and
-//! spends at most its budget of driver time. Where it is off, the same work happens when
-//! an allocation needs it, and decay does not happen.
+//! stranded), never at load; parked at exit, where a look under way is awaited. It calls no user
+//! code save the unmap callback and spends at most its budget of driver time. Where it is off, the
+//! same work happens when an allocation needs it, and decay does not happen.
 
 use super::core::Core;
 use super::registry;
@@ -15,14 +15,22 @@ struct State {
     pools: Vec<u64>,
     running: bool,
     poked: bool,
+    /// The keeper, while it looks at pools.
+    looking: Option<libc::pthread_t>,
 }
 
-static STATE: Mutex<State> = Mutex::new(State { pools: Vec::new(), running: false, poked: false });
+static STATE: Mutex<State> =
+    Mutex::new(State { pools: Vec::new(), running: false, poked: false, looking: None });
 static WAKE: Condvar = Condvar::new();
+static LOOKED: Condvar = Condvar::new();
 static PARKED: AtomicBool = AtomicBool::new(false);
 
 /// How long the keeper sleeps while something is pending.
 const TICK: Duration = Duration::from_millis(5);
+
+/// The process's end waits so long for a look under way: a thread that ends the process inside a
+/// pool's callback holds the lock that the keeper waits for.
+const END_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Enters a pool; the thread starts if the pool needs it at once.
 pub fn watch(id: u64) {
@@ -70,12 +78,22 @@ pub fn wake() {
     }
 }
 
-/// The process ends: the keeper touches nothing any more.
+/// The process ends: the keeper touches nothing any more. Waits for its look under way, up to
+/// [`END_PATIENCE`]; the keeper itself does not wait.
 pub fn park() {
-    // Under the lock: the keeper is then either before its own look, or asleep.
-    let _state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
     PARKED.store(true, Ordering::Release);
     WAKE.notify_one();
+    let start = Instant::now();
+    while state.looking.is_some_and(|keeper| keeper != this_thread()) {
+        let Some(left) = END_PATIENCE.checked_sub(start.elapsed()) else {
+            drop(state);
+            tracing::warn!("the keeper is still at work; the process ends beside it");
+            return;
+        };
+        let woken = LOOKED.wait_timeout(state, left);
+        state = woken.unwrap_or_else(PoisonError::into_inner).0;
+    }
 }
 
 fn start(state: &mut State) {
@@ -90,6 +108,8 @@ fn start(state: &mut State) {
         let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
         state.running = false;
         state.poked = false;
+        state.looking = None;
+        LOOKED.notify_all();
     });
     match spawned {
         Ok(_) => state.running = true,
@@ -112,15 +132,18 @@ fn run() {
                     None => WAKE.wait(state).unwrap_or_else(PoisonError::into_inner),
                 };
             }
+            if PARKED.load(Ordering::Acquire) {
+                return;
+            }
             state.poked = false;
+            state.looking = Some(this_thread());
             state.pools.clone()
         };
-        if PARKED.load(Ordering::Acquire) {
-            return;
-        }
         let start = Instant::now();
         super::capture::release_gone();
         let looks: Vec<(Duration, u32)> = pools.iter().filter_map(|&id| tick(id)).collect();
+        STATE.lock().unwrap_or_else(PoisonError::into_inner).looking = None;
+        LOOKED.notify_all();
         wait = looks.iter().map(|&(next, _)| next).min();
         if super::capture::any_gone() {
             wait = Some(wait.map_or(TICK * 20, |wait| wait.min(TICK * 20)));
@@ -129,6 +152,12 @@ fn run() {
         let budget = looks.iter().map(|&(_, budget)| budget).min().unwrap_or(100).max(1);
         std::thread::sleep(start.elapsed() * (1000 / budget.min(1000)).saturating_sub(1));
     }
+}
+
+/// Works in exit handlers too, after the thread's own data is gone.
+fn this_thread() -> libc::pthread_t {
+    // SAFETY: no preconditions.
+    unsafe { libc::pthread_self() }
 }
 
 /// Signals of the program are for its own threads.
@@ -144,6 +173,9 @@ fn block_signals() {
 /// One look at a pool. Answers when to look again, and the pool's budget in ms a second;
 /// `None`: not before the next poke.
 fn tick(id: u64) -> Option<(Duration, u32)> {
+    if PARKED.load(Ordering::Acquire) {
+        return None;
+    }
     let look = |core: &mut Core| core.tend().map(|next| (next, core.settings.keeper_budget_ms));
     registry::pool(id).ok()?.with_core(id, look).ok()?
 }

@@ -6,7 +6,9 @@ use forebay::config::Config;
 use forebay::error::Status;
 use forebay::pool::hot::SYNC_STREAM;
 use forebay::pool::{Pool, Settings, devices, registry};
+use std::ffi::c_void;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Runs the scenario if it is one of these.
 pub fn run(name: &str) -> bool {
@@ -19,6 +21,7 @@ pub fn run(name: &str) -> bool {
         "out of memory" => out_of_memory(),
         "unknown code" => unknown_code(),
         "live at exit" => live_at_exit(),
+        "keeper at exit" => keeper_at_exit(),
         "capture not declared" => undeclared_capture(),
         _ => return false,
     }
@@ -237,6 +240,49 @@ fn live_at_exit() {
 fn a_process_may_end_with_everything_live() {
     let told = on_sim_with("live at exit", &[], &[("FOREBAY_DECAY", "1ms")]);
     assert!(!told.contains("misuse"), "{told}");
+}
+
+static TOLD: AtomicBool = AtomicBool::new(false);
+
+/// Memory loses its place; it takes a while to forget it.
+unsafe extern "C" fn slow_to_forget(_: *mut c_void, _: *mut c_void, _: usize) {
+    TOLD.store(true, Ordering::Release);
+    std::thread::sleep(std::time::Duration::from_millis(100));
+}
+
+/// Runs after the exit handlers that are registered later, and before the driver's own.
+extern "C" fn nothing_is_called_any_more() {
+    let sim = Sim::open();
+    let before = sim.total_calls();
+    std::thread::sleep(std::time::Duration::from_millis(400));
+    if sim.total_calls() != before {
+        // SAFETY: ends the process at once.
+        unsafe { libc::_exit(3) };
+    }
+}
+
+/// The process ends while the keeper gives memory back.
+fn keeper_at_exit() {
+    Sim::open().ok("cuInit", &[0]);
+    // SAFETY: the handler is a function of this program and does not unwind.
+    assert_eq!(unsafe { libc::atexit(nothing_is_called_any_more) }, 0);
+    let pool = Pool::default_pool().expect("a device");
+    pool.set_on_unmap(Some((slow_to_forget, 0))).expect("alive");
+    let block = pool.alloc(20 * MIB, 0).expect("fits");
+    pool.dealloc(block, 0).expect("live");
+    pool.stats().expect("alive");
+    let start = std::time::Instant::now();
+    while !TOLD.load(Ordering::Acquire) {
+        assert!(start.elapsed().as_secs() < 60, "the keeper gives nothing back");
+        std::thread::yield_now();
+    }
+    println!("scenario done");
+    std::process::exit(0);
+}
+
+#[test]
+fn the_keeper_calls_nothing_once_exit_handlers_have_run() {
+    on_sim_with("keeper at exit", &[], &[("FOREBAY_DECAY", "1ms")]);
 }
 
 fn undeclared_capture() {
