@@ -107,9 +107,14 @@ impl CudaDriver {
         }
         let mut peers = self.peers();
         let mut marks = peers.marks.remove(&event.expose_provenance()).unwrap_or_default();
+        let before: Vec<i32> = marks.iter().filter(|m| m.set).map(|m| m.device).collect();
         marks.iter_mut().for_each(|mark| mark.set = false);
         let marked = devices_of(opened & !peers.lost)
             .try_for_each(|device| self.mark_device(&mut peers, inside, call, device, &mut marks));
+        if marked.is_err() {
+            // The mark that was there before still counts.
+            marks.iter_mut().for_each(|mark| mark.set |= before.contains(&mark.device));
+        }
         peers.marks.insert(event.expose_provenance(), marks);
         marked
     }

@@ -337,10 +337,11 @@ impl CudaDriver {
         if self.is_capturing(&inside, call, stream)? {
             return Err(DriverError { call, code: Code::Other(codes::CAPTURE_UNSUPPORTED) });
         }
-        self.unmark_peers(event);
+        // What the event marked before counts until it marks something else.
         if scope != Scope::Context {
             // SAFETY: live handles, as the caller promised.
-            return inside.check(call, unsafe { self.api.event_record(event, stream_of(stream)) });
+            let recorded = unsafe { self.api.event_record(event, stream_of(stream)) };
+            return inside.check(call, recorded).map(|()| self.unmark_peers(event));
         }
         if !self.context_events_refused.load(Ordering::Relaxed) {
             // SAFETY: the event was made in this context.
@@ -355,7 +356,7 @@ impl CudaDriver {
         drop(inside);
         // All work before the mark is then done, whatever the event marked before.
         self.wait_for_context(call)?;
-        self.wait_for_peers(call)
+        self.wait_for_peers(call).map(|()| self.unmark_peers(event))
     }
 
     pub(super) fn has_passed(&self, event: EventHandle) -> DriverResult<bool> {

@@ -13,6 +13,7 @@ pub fn run(name: &str) -> bool {
         "peers read" => peers_read(),
         "a ninth peer" => ninth(),
         "freed under a peer" => freed_under_a_peer(),
+        "a fence is not moved" => fence_not_moved(),
         "a peer captures" => a_peer_captures(),
         "a peer fails" => a_peer_fails(),
         "fewer peers than asked for" => fewer(),
@@ -236,6 +237,79 @@ fn freed_under_a_peer() {
 #[test]
 fn a_free_with_cuda_free_s_meaning_waits_for_peers() {
     on_sim("freed under a peer", &[("DEVICES", "2"), ("SCHEDULE", "stepped")]);
+}
+
+/// The newest fence cannot be moved in the peer's context: it covers there what it did before.
+fn fence_not_moved() {
+    let sim = Sim::open();
+    sim.ok("cuInit", &[0]);
+    let first = Device::open(0, 0, |settings| {
+        settings.keeper = false;
+        settings.limit = 12 * MIB as u64;
+        settings.oom_wait = std::time::Duration::from_millis(1);
+    });
+    let reader = Device::open(1, 1, |_| {});
+    first.pool.enable_peer(1).expect("it can");
+    let words: Vec<usize> = [&first, &reader]
+        .map(|device| {
+            device.enter();
+            let word = sim.get("cuMemAlloc_v2", &[4096]);
+            device.fill(word, 0, 4096, 0);
+            device.synchronize();
+            word
+        })
+        .to_vec();
+    let streams = [&first, &reader].map(|device| device.stream(Kind::NonBlocking));
+    // SAFETY: the simulation lets the CPU write device memory; the kernels wait for it.
+    let let_go = |device: usize| unsafe { (words[device] as *mut u32).write_volatile(1) };
+    let bytes = 5 * MIB;
+    let block = first.pool.alloc(bytes, 0).expect("fits");
+    // Between it and what is freed later, which else became one piece with it.
+    let between = first.pool.alloc(300 << 10, 0).expect("fits");
+    first.fill(block, 0x33, bytes, 0);
+    first.synchronize();
+    first.spin_until(words[0], 1, streams[0]);
+    // As many fences in flight as a lane has; then the newest is moved.
+    let fence = || {
+        let other = first.pool.alloc(300 << 10, SYNC_STREAM).expect("fits");
+        first.pool.dealloc(other, SYNC_STREAM).expect("live");
+        let before = first.pool.stats().expect("alive").fences_recorded;
+        first.pool.trim(0).expect("a trim");
+        first.pool.stats().expect("alive").fences_recorded - before
+    };
+    (0..15).for_each(|_| assert_eq!(fence(), 1));
+    reader.spin_until(words[1], 1, streams[1]);
+    let check = reader.check((block, bytes), 0x33, streams[1], 0).expect("there is room");
+    first.pool.dealloc(block, SYNC_STREAM).expect("live");
+    assert_eq!(fence(), 1, "covers the block");
+    for nth in [1, 2] {
+        sim.script(&format!("fail cuCtxRecordEvent with 999 from #{nth} always"));
+        assert_eq!(fence(), 0, "not moved");
+        sim.script("");
+    }
+    let_go(0);
+    first.synchronize();
+    for _ in 0..50 {
+        first.pool.stats().expect("settles");
+    }
+    assert!(!gets(&first, (block, bytes), SYNC_STREAM), "the peer reads it");
+    let_go(1);
+    reader.synchronize();
+    assert!(reader.held(check));
+    first.pool.dealloc(between, 0).expect("live");
+    for (device, stream, word) in [(&first, streams[0], words[0]), (&reader, streams[1], words[1])]
+    {
+        device.destroy_stream(stream, true);
+        sim.ok("cuMemFree_v2", &[word]);
+    }
+    first.end();
+    reader.end();
+    no_misuse();
+}
+
+#[test]
+fn a_fence_that_cannot_be_moved_covers_what_it_did() {
+    on_sim("a fence is not moved", &[("DEVICES", "2")]);
 }
 
 /// Fences over a peer's work would end its captures: none is recorded while one is open there.
