@@ -277,6 +277,11 @@ impl Pool {
 
     fn set_hooks(&self, set: impl FnOnce(&mut super::Hooks)) -> Result<()> {
         let shared = registry::pool(self.id)?;
+        // `on_unmap` runs with the core locked: once it is replaced it runs no more.
+        let core = shared.core.lock();
+        if core.as_ref().is_none_or(|core| core.id != self.id) {
+            return Err(super::invalid_pool());
+        }
         set(&mut shared.hooks.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
         Ok(())
     }

@@ -6,6 +6,7 @@ use forebay::pool::report::tag_create;
 use forebay::pool::{Pool, registry};
 use std::ffi::c_void;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 #[test]
 fn the_report_names_the_request_the_limit_and_the_top_tag() {
@@ -103,5 +104,41 @@ fn moved_and_trimmed_pages_are_told_of_and_pinned_ones_stay() {
     blocks.into_iter().chain([large]).for_each(|b| pool.dealloc(b, 0).expect("live"));
     pool.trim(0).expect("no fault");
     assert_eq!(rows.lock().expect("no panic").len(), told.len(), "nobody is told any more");
+    common::end(&driver, pool, &[]);
+}
+
+/// Where a callback has come.
+#[derive(Default)]
+struct Inside {
+    entered: AtomicBool,
+    replaced: AtomicBool,
+    early: AtomicBool,
+}
+
+/// Takes a while; notes whether it was replaced meanwhile.
+unsafe extern "C" fn slowly(context: *mut c_void, _: *mut c_void, _: usize) {
+    // SAFETY: the test passes this, which outlives the callback.
+    let inside = unsafe { &*context.cast::<Inside>() };
+    inside.entered.store(true, Ordering::SeqCst);
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    inside.early.store(inside.replaced.load(Ordering::SeqCst), Ordering::SeqCst);
+}
+
+#[test]
+fn a_callback_that_is_replaced_runs_no_more() {
+    let (driver, pool) = common::small_pool(16 * MIB);
+    let inside = Inside::default();
+    pool.set_on_unmap(Some((slowly, std::ptr::from_ref(&inside) as usize))).expect("alive");
+    let block = pool.alloc(2 * MIB, 0).expect("fits");
+    pool.dealloc(block, 0).expect("live");
+    std::thread::scope(|scope| {
+        scope.spawn(|| pool.trim(0).expect("no fault"));
+        while !inside.entered.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+        pool.set_on_unmap(None).expect("alive");
+        inside.replaced.store(true, Ordering::SeqCst);
+    });
+    assert!(!inside.early.load(Ordering::SeqCst), "replaced while it ran: its context was gone");
     common::end(&driver, pool, &[]);
 }
