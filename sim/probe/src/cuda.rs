@@ -208,6 +208,7 @@ functions! {
     cuMemAllocAsync = c"cuMemAllocAsync"(at: *mut u64, bytes: usize, stream: u64);
     cuMemFreeAsync = c"cuMemFreeAsync"(at: u64, stream: u64);
     cuMemPoolGetAttribute = c"cuMemPoolGetAttribute"(pool: u64, attribute: u32, to: *mut c_void);
+    cuMemPoolSetAttribute = c"cuMemPoolSetAttribute"(pool: u64, attribute: u32, to: *mut c_void);
     cuMemcpyHtoD = c"cuMemcpyHtoD_v2"(to: u64, from: *const c_void, bytes: usize);
     cuMemcpyDtoH = c"cuMemcpyDtoH_v2"(to: *mut c_void, from: u64, bytes: usize);
     cuMemcpyDtoD = c"cuMemcpyDtoD_v2"(to: u64, from: u64, bytes: usize);

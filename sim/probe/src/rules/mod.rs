@@ -9,6 +9,7 @@ mod capture;
 mod context;
 mod memory;
 mod pointer;
+mod pools;
 mod share;
 mod stream;
 mod symbols;
@@ -20,10 +21,11 @@ use crate::rule::Rule;
 
 /// All rules, in the order of the tables.
 pub fn all() -> Vec<&'static Rule> {
-    let parts: [&'static [Rule]; 9] = [
+    let parts: [&'static [Rule]; 10] = [
         vmm::RULES,
         access::RULES,
         memory::RULES,
+        pools::RULES,
         pointer::RULES,
         share::RULES,
         context::RULES,
