@@ -102,6 +102,7 @@ _Noreturn void door_failed(const struct door *door, const char *call, size_t byt
 /* single.c */
 void run_hot(const struct row *row, const struct door *door);
 void run_mixed(const struct row *row, const struct door *door);
+void run_cycle(const struct row *row, const struct door *door);
 void run_ordered(const struct row *row, const struct door *door);
 void run_turn(const struct row *row, const struct door *door);
 void run_cross(const struct row *row, const struct door *door);

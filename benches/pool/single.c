@@ -7,6 +7,7 @@
  */
 #include "bench.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -18,6 +19,8 @@
 #define PLAIN_PAIRS ((size_t)1 << 15)
 #define TAIL_PAIRS ((size_t)1 << 17)
 #define ATTEMPTS_MAX 64
+#define CYCLE_SIZES 32
+#define CYCLE_BESIDE 1000
 #define READS_MIN 4
 
 /* Opaque to the optimiser, as a size is that a program computes at run time. */
@@ -173,6 +176,60 @@ void run_mixed(const struct row *row, const struct door *door)
     emit(row, "", samples, REPETITIONS);
     table_drop(door, table, load.live, door->streams[0]);
     load_drop(&load);
+}
+
+/* Sizes that come round in one order, and the block of each that is live. */
+struct cycle {
+    size_t live;
+    size_t sizes[CYCLE_SIZES];
+    void *blocks[CYCLE_SIZES];
+};
+
+ALWAYS_INLINE void cycle_fill(const struct door *door, enum shape shape, struct cycle *cycle)
+{
+    for (size_t i = 0; i < cycle->live; i++)
+        cycle->blocks[i] = take(door, shape, cycle->sizes[i], door->streams[0]);
+}
+
+/* Whole rounds: afterwards the same sizes are live as before. */
+ALWAYS_INLINE void cycle_loop(const struct door *door, enum shape shape, struct cycle *cycle,
+                              size_t pairs)
+{
+    for (size_t i = 0; i < pairs; i++) {
+        size_t next = (i + cycle->live) % CYCLE_SIZES;
+        give(door, shape, cycle->blocks[i % CYCLE_SIZES], door->streams[0]);
+        cycle->blocks[next] = take(door, shape, cycle->sizes[next], door->streams[0]);
+    }
+}
+
+static double cycle_once(const struct door *door, struct cycle *cycle)
+{
+    _Static_assert(MIXED_PAIRS % CYCLE_SIZES == 0 && PLAIN_PAIRS % CYCLE_SIZES == 0, "rounds");
+    double began = cpu_ns();
+    WITH_SHAPE(cycle_loop, door, cycle, mixed_pairs(door));
+    return (cpu_ns() - began) / (double)mixed_pairs(door);
+}
+
+/* The same sizes again and again in one order, as a program's repeated steps ask for them: each
+ * block is freed a few requests before its size is asked for again. */
+void run_cycle(const struct row *row, const struct door *door)
+{
+    double samples[REPETITIONS];
+    struct cycle cycle = {.live = row->live};
+    double ratio = (double)row->bytes_max / (double)row->bytes_min;
+    for (size_t i = 0; i < CYCLE_SIZES; i++) {
+        double part = (double)i / (CYCLE_SIZES - 1);
+        cycle.sizes[i] = (size_t)((double)row->bytes_min * pow(ratio, part));
+    }
+    struct load beside = load_new(seed(7), CYCLE_BESIDE, 1, 256, MIB);
+    void **ballast = table_fill(door, &beside, door->streams[0]);
+    WITH_SHAPE(cycle_fill, door, &cycle);
+    cycle_once(door, &cycle);
+    for (int i = 0; i < REPETITIONS; i++)
+        samples[i] = cycle_once(door, &cycle);
+    emit(row, "", samples, REPETITIONS);
+    table_drop(door, ballast, beside.live, door->streams[0]);
+    load_drop(&beside);
 }
 
 ALWAYS_INLINE void ordered_loop(const struct door *door, enum shape shape,

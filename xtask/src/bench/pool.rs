@@ -88,6 +88,8 @@ const SPECS: &[Spec] = &[
     told("ordered-1m", BOTH),
     judged("to-1mib-10k", BOTH, 55.0).beside_peers().also_quick(),
     judged("extents-10k", BOTH, 200.0).also_quick(),
+    told("repeat-1mib", BOTH).beside_peers(),
+    told("repeat-32", BOTH).beside_peers(),
     judged("turn-4", POOL, 25.0).also_quick(),
     judged("cross", POOL, 50.0).also_quick(),
     judged("own-hot", POOL, 20.0).also_quick(),
