@@ -412,6 +412,11 @@ impl Core {
                 let bytes = slot_bytes(class);
                 let wiped = self.wipe(address, bytes, lane);
                 let side = self.end_special(address, bytes, mark);
+                if mark & SPECIAL != 0 && self.shares.is_lent(address) {
+                    let stamp = self.free_stamp(lane, owner, &side.uses, bytes as u64);
+                    self.hold_exported_slot(address, bytes as u64, stamp);
+                    return Ok(());
+                }
                 if !wiped {
                     let stamp = self.free_stamp(lane, owner, &side.uses, bytes as u64);
                     self.hold_unwiped(address, bytes, stamp, Place::Slot(round));
