@@ -425,7 +425,7 @@ typedef struct forebay_export {
    */
   uint64_t page_bytes;
   /**
-   * Where in the first page the memory starts: 0 in this version.
+   * Where in the first page the memory starts; 0 from forebay_export_fd().
    */
   uint64_t offset;
   /**
@@ -914,6 +914,41 @@ forebay_status forebay_export_fd(const void *ptr,
                                  struct forebay_export *description);
 
 /**
+ * Opens an export of a block of any size, whose descriptors forebay_export_pages() makes a few at
+ * a time. The block's pages stay where they are until forebay_export_close(); when the block is
+ * freed before, its memory is kept as it is until then. The pages hold other blocks too, which
+ * the importing process can then reach: allocate whole pages where that matters.
+ *
+ * @param ptr the start of a live block.
+ * @param description its struct_size is set by the caller; receives the description: bytes are
+ * those of all pages, offset is where in the first one the block begins.
+ * @return as forebay_free(); FOREBAY_ERROR_INVALID_ARGUMENT for imported memory.
+ *
+ * Thread-safe. Costs no driver call; from then on the block's free takes the slow path.
+ *
+ * # Safety
+ * `description` is NULL or valid for reads and writes of its struct_size.
+ */
+forebay_status forebay_export_open(const void *ptr, struct forebay_export *description);
+
+/**
+ * Makes descriptors of some pages of an open export.
+ *
+ * @param id the export's number.
+ * @param first the first page wanted, from 0.
+ * @param fds receives `count` descriptors, in address order: the caller's, to send and to close.
+ * @return FOREBAY_ERROR_INVALID_ARGUMENT when the export is not open or has not so many pages,
+ * FOREBAY_ERROR_UNSUPPORTED where the device exports nothing, FOREBAY_ERROR_DRIVER (the process's
+ * limit on descriptors, for one). No descriptor is left open then.
+ *
+ * Thread-safe. A driver call a page.
+ *
+ * # Safety
+ * `fds` is NULL or valid for writes of `count` descriptors.
+ */
+forebay_status forebay_export_pages(uint64_t id, size_t first, int32_t *fds, size_t count);
+
+/**
  * Ends an export: the caller knows that other processes use the memory no more. The descriptors
  * are closed apart.
  *
@@ -946,6 +981,66 @@ forebay_status forebay_import_fd(forebay_pool_t pool,
                                  const int32_t *fds,
                                  const struct forebay_export *description,
                                  void **ptr);
+
+/**
+ * Begins an import whose descriptors come in parts, for exports of more pages than a process may
+ * have descriptors.
+ *
+ * @param pool NULL: the default pool; its device is the exporting pool's.
+ * @param description as the exporting process sent it, struct_size included.
+ * @param id receives the import's number, for forebay_import_pages(), then forebay_import_map()
+ * or forebay_import_cancel().
+ * @return FOREBAY_ERROR_INVALID_ARGUMENT for a description that contradicts itself or this pool's
+ * pages.
+ *
+ * Thread-safe.
+ *
+ * # Safety
+ * `description` is NULL or valid for reads of its struct_size; `id` is NULL or valid for the
+ * write.
+ */
+forebay_status forebay_import_open(forebay_pool_t pool,
+                                   const struct forebay_export *description,
+                                   uint64_t *id);
+
+/**
+ * Gives the next pages to an import, in order.
+ *
+ * @param fds descriptors as this process received them; not needed afterwards.
+ * @return FOREBAY_ERROR_INVALID_ARGUMENT when the import is not open, for more pages than it
+ * awaits, and for descriptors that name no pages of this device. None of them is taken then.
+ *
+ * Thread-safe. A driver call a page.
+ *
+ * # Safety
+ * `fds` is NULL or valid for reads of `count` descriptors, which are open.
+ */
+forebay_status forebay_import_pages(uint64_t id, const int32_t *fds, size_t count);
+
+/**
+ * Maps an import whose pages have all come. Its number ends.
+ *
+ * @param ptr receives the address of the first page: the block begins at the description's
+ * offset. NULL on failure. Free it (this address) with forebay_free() or forebay_dealloc(); the
+ * exporting process closes its export after that.
+ * @return FOREBAY_ERROR_INVALID_ARGUMENT while pages are missing (the import stays open then);
+ * FOREBAY_ERROR_OUT_OF_MEMORY (address space), FOREBAY_ERROR_DRIVER.
+ *
+ * Thread-safe. A driver call a page, and one.
+ *
+ * # Safety
+ * `ptr` is NULL or valid for the write.
+ */
+forebay_status forebay_import_map(uint64_t id, void **ptr);
+
+/**
+ * Ends an import that is not mapped; its pages are let go.
+ *
+ * @return FOREBAY_ERROR_INVALID_ARGUMENT when it is not open.
+ *
+ * Thread-safe.
+ */
+forebay_status forebay_import_cancel(uint64_t id);
 
 /**
  * Notes that work on `stream` uses the block too: after its free, the memory is reused only

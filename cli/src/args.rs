@@ -3,6 +3,7 @@
 //! Owns names, help and the bounds of arguments; a value outside its bounds is refused with
 //! the accepted form. Must not read the environment or touch a device. Cost: none.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -23,6 +24,8 @@ pub struct Cli {
 pub enum Command {
     /// Say which device a pool would use here, with which limits, and why
     Doctor(DoctorArgs),
+    /// Run an unchanged CUDA program with the pool behind its device allocations
+    Run(RunArgs),
     /// Play recorded allocations through the pool and report what happened
     Replay(ReplayArgs),
     /// Play a real model's trace through the pool and beside two simpler allocators
@@ -56,6 +59,40 @@ pub struct DoctorArgs {
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
+}
+
+/// `forebay run`.
+#[derive(Args, Debug)]
+pub struct RunArgs {
+    /// Hard limit of the pool, as FOREBAY_LIMIT
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub limit: Option<String>,
+    /// Memory mapped at start, as FOREBAY_RESERVE
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub reserve: Option<String>,
+    /// What cudaFree means, as FOREBAY_FREE
+    #[arg(long, value_name = "MEANING", value_parser = ["deferred", "sync", "stream"])]
+    pub free: Option<String>,
+    /// Print at exit what was served and what was passed through
+    #[arg(long)]
+    pub stats: bool,
+    /// Record every device allocation in FILE, which `forebay replay` reads
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
+    /// The preload library [default: the one beside this command, or in the lib folder beside its]
+    #[arg(long, value_name = "FILE")]
+    pub library: Option<PathBuf>,
+    /// Say what would be hooked, and run nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// The program and its arguments
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "PROGRAM"
+    )]
+    pub program: Vec<OsString>,
 }
 
 /// `forebay replay`.
@@ -105,6 +142,14 @@ pub struct DemoArgs {
     /// Show no progress (it is shown only on a terminal)
     #[arg(long)]
     pub no_progress: bool,
+}
+
+/// A size as the `FOREBAY_*` variables take it; handed on as it was written.
+fn size(text: &str) -> Result<String, String> {
+    match Size::parse(text) {
+        Some(Size::Bytes(0)) | None => Err("accepted: 4096, 512M, 1.5GiB or 80%".into()),
+        Some(_) => Ok(text.to_owned()),
+    }
 }
 
 /// A device's size: the grammar of `FOREBAY_*` sizes, shares of a device left out.

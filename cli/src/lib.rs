@@ -10,6 +10,7 @@ pub mod baseline;
 pub mod commands;
 pub mod cpu_time;
 pub mod device;
+pub mod program;
 pub mod progress;
 pub mod replay;
 pub mod target;

@@ -3,7 +3,7 @@
 use super::{PoolT, null};
 use crate::error::{Error, Result, Status};
 use crate::pool::slow::guarded;
-use crate::pool::{Pool, registry, share};
+use crate::pool::{Pool, registry, share, window};
 use std::ffi::c_void;
 use std::os::fd::{BorrowedFd, IntoRawFd};
 
@@ -20,7 +20,7 @@ pub struct Export {
     pub bytes: u64,
     /// Bytes of the page behind each descriptor.
     pub page_bytes: u64,
-    /// Where in the first page the memory starts: 0 in this version.
+    /// Where in the first page the memory starts; 0 from forebay_export_fd().
     pub offset: u64,
     /// How many pages, and descriptors.
     pub count: u64,
@@ -135,6 +135,79 @@ pub unsafe extern "C" fn forebay_export_fd(
     })
 }
 
+/// Opens an export of a block of any size, whose descriptors forebay_export_pages() makes a few at
+/// a time. The block's pages stay where they are until forebay_export_close(); when the block is
+/// freed before, its memory is kept as it is until then. The pages hold other blocks too, which
+/// the importing process can then reach: allocate whole pages where that matters.
+///
+/// @param ptr the start of a live block.
+/// @param description its struct_size is set by the caller; receives the description: bytes are
+/// those of all pages, offset is where in the first one the block begins.
+/// @return as forebay_free(); FOREBAY_ERROR_INVALID_ARGUMENT for imported memory.
+///
+/// Thread-safe. Costs no driver call; from then on the block's free takes the slow path.
+///
+/// # Safety
+/// `description` is NULL or valid for reads and writes of its struct_size.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forebay_export_open(
+    ptr: *const c_void,
+    description: *mut Export,
+) -> Status {
+    guarded(|| {
+        if ptr.is_null() {
+            return Err(null("the block"));
+        }
+        // SAFETY: as the caller promised.
+        let size = unsafe { checked_size(description)? };
+        let pool = Pool::from_number(registry::pool_of(ptr as usize)?)?;
+        let opened = pool.open_export(ptr as usize)?;
+        let value = Export {
+            struct_size: size,
+            id: opened.id,
+            bytes: (opened.count * opened.page_bytes) as u64,
+            page_bytes: opened.page_bytes as u64,
+            offset: opened.offset as u64,
+            count: opened.count as u64,
+        };
+        // SAFETY: `size` covers the whole structure, which is the caller's.
+        unsafe { description.write(value) };
+        Ok(())
+    })
+}
+
+/// Makes descriptors of some pages of an open export.
+///
+/// @param id the export's number.
+/// @param first the first page wanted, from 0.
+/// @param fds receives `count` descriptors, in address order: the caller's, to send and to close.
+/// @return FOREBAY_ERROR_INVALID_ARGUMENT when the export is not open or has not so many pages,
+/// FOREBAY_ERROR_UNSUPPORTED where the device exports nothing, FOREBAY_ERROR_DRIVER (the process's
+/// limit on descriptors, for one). No descriptor is left open then.
+///
+/// Thread-safe. A driver call a page.
+///
+/// # Safety
+/// `fds` is NULL or valid for writes of `count` descriptors.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forebay_export_pages(
+    id: u64,
+    first: usize,
+    fds: *mut i32,
+    count: usize,
+) -> Status {
+    guarded(|| {
+        if fds.is_null() {
+            return Err(null("the descriptors"));
+        }
+        for (i, fd) in window::pages(id, first, count)?.into_iter().enumerate() {
+            // SAFETY: there are `count` of them, and as many fit.
+            unsafe { fds.add(i).write(fd.into_raw_fd()) };
+        }
+        Ok(())
+    })
+}
+
 /// The structure's size as the caller set it.
 ///
 /// # Safety
@@ -202,24 +275,122 @@ pub unsafe extern "C" fn forebay_import_fd(
         let pool = Pool::from_handle(pool as u64)?;
         let count = checked_count(&export, pool.page_bytes()?)?;
         // SAFETY: as the caller promised.
-        let numbers = unsafe { std::slice::from_raw_parts(fds, count) };
-        if let Some(bad) = numbers.iter().find(|&&fd| fd < 0) {
-            return Err(invalid(format!("{bad} is no descriptor")));
-        }
-        // SAFETY: the descriptors are open for the call, as the caller promised, and not -1.
-        let borrowed = |&fd: &i32| unsafe { BorrowedFd::borrow_raw(fd) };
-        let fds: Vec<BorrowedFd<'_>> = numbers.iter().map(borrowed).collect();
+        let fds = unsafe { borrowed(std::slice::from_raw_parts(fds, count))? };
         let address = pool.import(&fds)?;
         // SAFETY: as above.
         unsafe { super::put(ptr, address as *mut c_void, "the result") }
     })
 }
 
+/// Begins an import whose descriptors come in parts, for exports of more pages than a process may
+/// have descriptors.
+///
+/// @param pool NULL: the default pool; its device is the exporting pool's.
+/// @param description as the exporting process sent it, struct_size included.
+/// @param id receives the import's number, for forebay_import_pages(), then forebay_import_map()
+/// or forebay_import_cancel().
+/// @return FOREBAY_ERROR_INVALID_ARGUMENT for a description that contradicts itself or this pool's
+/// pages.
+///
+/// Thread-safe.
+///
+/// # Safety
+/// `description` is NULL or valid for reads of its struct_size; `id` is NULL or valid for the
+/// write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forebay_import_open(
+    pool: PoolT,
+    description: *const Export,
+    id: *mut u64,
+) -> Status {
+    guarded(|| {
+        // SAFETY: as the caller promised.
+        unsafe { super::put(id, 0, "the import's number")? };
+        // SAFETY: as the caller promised; the size covers the whole structure.
+        let export = unsafe {
+            checked_size(description)?;
+            description.read()
+        };
+        let pool = Pool::from_handle(pool as u64)?;
+        let count = checked_count(&export, pool.page_bytes()?)?;
+        let number = pool.open_import(count)?;
+        // SAFETY: as above.
+        unsafe { super::put(id, number, "the import's number") }
+    })
+}
+
+/// Gives the next pages to an import, in order.
+///
+/// @param fds descriptors as this process received them; not needed afterwards.
+/// @return FOREBAY_ERROR_INVALID_ARGUMENT when the import is not open, for more pages than it
+/// awaits, and for descriptors that name no pages of this device. None of them is taken then.
+///
+/// Thread-safe. A driver call a page.
+///
+/// # Safety
+/// `fds` is NULL or valid for reads of `count` descriptors, which are open.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forebay_import_pages(id: u64, fds: *const i32, count: usize) -> Status {
+    guarded(|| {
+        if fds.is_null() {
+            return Err(null("the descriptors"));
+        }
+        // SAFETY: as the caller promised.
+        let fds = unsafe { borrowed(std::slice::from_raw_parts(fds, count))? };
+        window::take_pages(id, &fds)
+    })
+}
+
+/// Maps an import whose pages have all come. Its number ends.
+///
+/// @param ptr receives the address of the first page: the block begins at the description's
+/// offset. NULL on failure. Free it (this address) with forebay_free() or forebay_dealloc(); the
+/// exporting process closes its export after that.
+/// @return FOREBAY_ERROR_INVALID_ARGUMENT while pages are missing (the import stays open then);
+/// FOREBAY_ERROR_OUT_OF_MEMORY (address space), FOREBAY_ERROR_DRIVER.
+///
+/// Thread-safe. A driver call a page, and one.
+///
+/// # Safety
+/// `ptr` is NULL or valid for the write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forebay_import_map(id: u64, ptr: *mut *mut c_void) -> Status {
+    guarded(|| {
+        // SAFETY: as the caller promised.
+        unsafe { super::put(ptr, std::ptr::null_mut(), "the result")? };
+        let address = window::finish_import(id)?;
+        // SAFETY: as above.
+        unsafe { super::put(ptr, address as *mut c_void, "the result") }
+    })
+}
+
+/// Ends an import that is not mapped; its pages are let go.
+///
+/// @return FOREBAY_ERROR_INVALID_ARGUMENT when it is not open.
+///
+/// Thread-safe.
+#[unsafe(no_mangle)]
+pub extern "C" fn forebay_import_cancel(id: u64) -> Status {
+    guarded(|| window::give_up_import(id))
+}
+
+/// Descriptors of the caller's, for the call.
+///
+/// # Safety
+/// They are open for as long as the result is used.
+unsafe fn borrowed(numbers: &[i32]) -> Result<Vec<BorrowedFd<'_>>> {
+    if let Some(bad) = numbers.iter().find(|&&fd| fd < 0) {
+        return Err(invalid(format!("{bad} is no descriptor")));
+    }
+    // SAFETY: open, as the caller promised, and not -1.
+    Ok(numbers.iter().map(|&fd| unsafe { BorrowedFd::borrow_raw(fd) }).collect())
+}
+
 /// How many pages the export has, if the pool can map them.
 fn checked_count(export: &Export, page_bytes: usize) -> Result<usize> {
     let Export { bytes, page_bytes: theirs, offset, count, .. } = *export;
     let sum = count.checked_mul(theirs);
-    if count == 0 || count > 1 << 20 || theirs == 0 || offset != 0 || sum != Some(bytes) {
+    if count == 0 || count > 1 << 20 || offset >= theirs || sum != Some(bytes) {
         return Err(invalid(format!(
             "the export's description contradicts itself: {count} pages of {theirs} bytes, {bytes} \
              in all, offset {offset}"

@@ -90,6 +90,7 @@ impl Core {
 
     /// Gives all memory back to the driver, for the pool's end.
     pub fn close_memory(&mut self) -> DriverResult<()> {
+        self.give_up_imports();
         self.vmem.close()
     }
 

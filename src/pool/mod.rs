@@ -45,6 +45,7 @@ pub mod slots;
 pub mod slow;
 pub mod start;
 pub mod stats;
+pub mod window;
 pub mod wipes;
 pub mod world;
 

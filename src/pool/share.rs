@@ -14,11 +14,12 @@
 use super::control::driver_error;
 use super::core::{Core, note};
 use super::slow::Located;
+use super::wipes::Place;
 use super::{HANDLE_SHIFT, Pool, keeper, registry};
 use crate::base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::base::units::QUANTUM_SHIFT;
 use crate::config::{FreeMode, Move};
-use crate::driver::{Code, DriverError, PEERS_MAX};
+use crate::driver::{Code, DriverError, PEERS_MAX, PageHandle};
 use crate::error::{Error, Result, Status};
 use crate::heap::NodeId;
 use crate::stream::{LaneId, Stamp};
@@ -40,11 +41,19 @@ pub struct Export {
 
 /// A block with open exports.
 #[derive(Debug)]
-struct Lent {
-    node: NodeId,
-    open: u32,
+pub(super) struct Lent {
+    pub(super) place: Place,
+    pub(super) open: u32,
     /// What the block waits for, once it is freed.
     freed: Option<Stamp>,
+}
+
+/// An open export: its block, and the granules that it keeps in place.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Opened {
+    pub(super) address: usize,
+    pub(super) granule: u32,
+    pub(super) len: u32,
 }
 
 /// Granules that hold another process's memory.
@@ -59,9 +68,11 @@ struct Imported {
 #[derive(Debug, Default)]
 pub struct Shares {
     /// Blocks with open exports, by address.
-    lent: HashMap<usize, Lent>,
-    /// Address of each open export's block.
-    exports: HashMap<u64, usize>,
+    pub(super) lent: HashMap<usize, Lent>,
+    /// The open exports by number.
+    pub(super) exports: HashMap<u64, Opened>,
+    /// Imports that come in parts, by number.
+    pub(super) arriving: HashMap<u64, super::window::Arriving>,
     /// Bytes of blocks that are freed and still exported.
     pub(super) held_bytes: u64,
     /// Freed blocks that wait to be overwritten.
@@ -200,13 +211,25 @@ impl Core {
             return Ok(Export { id: 0, bytes, page_bytes, fds: Vec::new() });
         }
         let fds = self.vmem.export(granule, len).map_err(driver_error)?;
-        let number = NEXT_EXPORT.fetch_add(1, Ordering::Relaxed);
-        let id = self.id << HANDLE_SHIFT | (number & ((1 << HANDLE_SHIFT) - 1));
-        self.vmem.pin(granule, granule + len, true);
-        let fresh = Lent { node, open: 0, freed: None };
-        self.shares.lent.entry(address).or_insert(fresh).open += 1;
-        self.shares.exports.insert(id, address);
+        let opened = Opened { address, granule, len };
+        let id = self.open_export(opened, Place::Extent(node));
         Ok(Export { id, bytes, page_bytes, fds })
+    }
+
+    /// Keeps a block and its granules for an export; answers the export's number.
+    pub(super) fn open_export(&mut self, opened: Opened, place: Place) -> u64 {
+        let id = self.next_share();
+        self.vmem.pin(opened.granule, opened.granule + opened.len, true);
+        let fresh = Lent { place, open: 0, freed: None };
+        self.shares.lent.entry(opened.address).or_insert(fresh).open += 1;
+        self.shares.exports.insert(id, opened);
+        id
+    }
+
+    /// A number for an export or an import in parts, with the pool's in it.
+    pub(super) fn next_share(&self) -> u64 {
+        let number = NEXT_EXPORT.fetch_add(1, Ordering::Relaxed);
+        self.id << HANDLE_SHIFT | (number & ((1 << HANDLE_SHIFT) - 1))
     }
 
     /// First granule and length of a block that consists of whole granules.
@@ -217,28 +240,27 @@ impl Core {
     }
 
     fn close_export(&mut self, id: u64) -> Result<()> {
-        let Some(address) = self.shares.exports.remove(&id) else {
+        let Some(Opened { address, granule, len }) = self.shares.exports.remove(&id) else {
             return Err(invalid(format!("{id:#x} is no open export")));
         };
+        self.vmem.pin(granule, granule + len, false);
         let lent = self.shares.lent.get_mut(&address).expect("open exports name their block");
         lent.open -= 1;
-        let (node, open, freed) = (lent.node, lent.open, lent.freed);
-        if let Some((_, granule, len)) = self.whole_granules(node) {
-            self.vmem.pin(granule, granule + len, false);
-        }
-        if open > 0 {
+        if lent.open > 0 {
             return Ok(());
         }
+        let (place, freed) = (lent.place, lent.freed);
         self.shares.lent.remove(&address);
-        if let Some(stamp) = freed {
+        let Some(stamp) = freed else { return Ok(()) };
+        if let Place::Extent(node) = place {
             let (_, len, _) = self.heap.block(node);
             self.shares.held_bytes -= u64::from(len) << QUANTUM_SHIFT;
-            self.return_exported(address, node, stamp);
         }
+        self.return_exported(address, place, stamp);
         Ok(())
     }
 
-    /// Keeps a freed block as it is while exports of it are open. False: there are none.
+    /// Keeps a freed extent as it is while exports of it are open. False: there are none.
     pub(super) fn hold_exported(&mut self, address: usize, bytes: u64, stamp: Stamp) -> bool {
         if self.shares.lent.is_empty() {
             return false;
@@ -247,6 +269,14 @@ impl Core {
         lent.freed = Some(stamp);
         self.shares.held_bytes += bytes;
         true
+    }
+
+    /// The same for a slot, which counts as pending.
+    pub(super) fn hold_exported_slot(&mut self, address: usize, bytes: u64, stamp: Stamp) {
+        if let Some(lent) = self.shares.lent.get_mut(&address) {
+            lent.freed = Some(stamp);
+            self.pending_bytes += bytes;
+        }
     }
 }
 
@@ -263,18 +293,31 @@ impl Core {
     /// Maps other processes' pages, one a descriptor, side by side. Answers their address.
     fn import(&mut self, fds: &[BorrowedFd<'_>]) -> Result<usize> {
         self.check_context()?;
-        let len = u32::try_from(fds.len()).unwrap_or(u32::MAX);
-        let quanta = len.checked_mul(self.heap.per_granule());
-        let quanta = quanta.ok_or_else(|| invalid(format!("{} pages are too many", fds.len())))?;
-        let pages = self.vmem.import(fds).map_err(|(i, error)| match error.code {
+        let pages = self.import_pages(fds)?;
+        self.map_arrived(pages)
+    }
+
+    /// Pages out of descriptors. All or nothing.
+    pub(super) fn import_pages(&mut self, fds: &[BorrowedFd<'_>]) -> Result<Vec<PageHandle>> {
+        self.vmem.import(fds).map_err(|(i, error)| match error.code {
             Code::InvalidHandle | Code::InvalidValue => invalid(format!(
                 "descriptor {i} of {} names no page: it must come from forebay_export_fd, from a \
                  process that uses the same device",
                 fds.len()
             )),
             _ => driver_error(error),
-        })?;
-        let granule = match self.gap_for(len, quanta) {
+        })
+    }
+
+    /// Maps imported pages side by side; they are let go where that fails.
+    pub(super) fn map_arrived(&mut self, pages: Vec<PageHandle>) -> Result<usize> {
+        let count = pages.len();
+        let len = u32::try_from(count).unwrap_or(u32::MAX);
+        let gap = match len.checked_mul(self.heap.per_granule()) {
+            Some(quanta) => self.gap_for(len, quanta),
+            None => Err(invalid(format!("{count} pages are too many"))),
+        };
+        let granule = match gap {
             Ok(granule) => granule,
             Err(error) => {
                 self.vmem.drop_imports(pages);

@@ -411,6 +411,11 @@ impl Core {
                 frees.store(frees.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
                 let bytes = slot_bytes(class);
                 let side = self.end_special(address, bytes, mark);
+                if mark & SPECIAL != 0 && self.shares.is_lent(address) {
+                    let stamp = self.free_stamp(lane, owner, &side.uses, bytes as u64);
+                    self.hold_exported_slot(address, bytes as u64, stamp);
+                    return Ok(());
+                }
                 let ordered = self.orders_wipe(lane, &side, asked);
                 if !(ordered && self.wipe(address, bytes, lane)) {
                     let stamp = self.free_stamp(lane, owner, &side.uses, bytes as u64);

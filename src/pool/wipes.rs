@@ -94,15 +94,26 @@ impl Core {
         self.unwiped.push(Unwiped { address, bytes, stamp, used, place: at });
     }
 
-    /// Gives back an extent that was freed while it was exported, now that nobody imports it.
-    pub(super) fn return_exported(&mut self, address: usize, node: NodeId, stamp: Stamp) {
-        if !self.settings.wipes() {
-            self.return_extent(node, stamp);
-            return;
+    /// Gives back a block that was freed while it was exported, now that nobody imports it. A slot
+    /// counts as pending already.
+    pub(super) fn return_exported(&mut self, address: usize, place: Place, stamp: Stamp) {
+        let bytes = match place {
+            Place::Slot(round) => self.slot_bytes_of(round) as usize,
+            Place::Extent(node) => (self.heap.block(node).1 as usize) << QUANTUM_SHIFT,
+        };
+        match place {
+            Place::Slot(round) if !self.settings.wipes() => {
+                self.pending_bytes -= bytes as u64;
+                self.wait_for(stamp, round, bytes as u64);
+                return;
+            }
+            Place::Extent(node) if !self.settings.wipes() => {
+                self.return_extent(node, stamp);
+                return;
+            }
+            Place::Extent(_) => self.shares.hold(address, bytes as u64),
+            Place::Slot(_) => {}
         }
-        let bytes = (self.heap.block(node).1 as usize) << QUANTUM_SHIFT;
-        self.shares.hold(address, bytes as u64);
-        let place = Place::Extent(node);
         self.unwiped.push(Unwiped { address, bytes, stamp, used: true, place });
         self.wipe_held();
     }

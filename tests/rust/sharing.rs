@@ -2,6 +2,8 @@
 
 #[path = "common/device.rs"]
 mod common;
+#[path = "sharing/windows.rs"]
+mod windows;
 
 use common::{MIB, check_books};
 use forebay::abi::{PoolT, alloc, share as abi};
@@ -329,7 +331,7 @@ fn the_c_functions_check_what_they_are_given() {
         abi::Export { count: 0, ..export },
         abi::Export { count: 3, ..export },
         abi::Export { bytes: 5, ..export },
-        abi::Export { offset: 1, ..export },
+        abi::Export { offset: GRANULE as u64, ..export },
         abi::Export { count: 4, page_bytes: MIB as u64, ..export },
         abi::Export { count: u64::MAX, ..export },
         abi::Export { struct_size: 3, ..export },

@@ -8,6 +8,7 @@ pub mod demo;
 pub mod doctor;
 mod doctor_cuda;
 pub mod replay;
+pub mod run;
 mod table;
 
 use std::io::{self, Write};
@@ -17,6 +18,8 @@ use std::io::{self, Write};
 pub enum Failure {
     /// A sentence for standard error.
     Message(String),
+    /// A sentence for standard error, and the exit code that goes with it.
+    Code(u8, String),
     /// The reader of standard output is gone: nothing more to say.
     Closed,
 }

@@ -44,6 +44,7 @@ const ALLOWED: &[(&str, &str)] = &[
     ("src/pool/world.rs", "the word that tells a fork; exit hooks of the C library"),
     ("src/logging.rs", "the owner's log callback, a C function pointer"),
     ("cli/src/cpu_time.rs", "the thread's clock"),
+    ("cli/src/program/privileges.rs", "the process's user, and a file's capabilities"),
     (
         "sim/cuda/src/memory/os.rs",
         "system calls: reservations, mappings, memory files, range locks",
