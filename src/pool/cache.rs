@@ -466,12 +466,18 @@ impl LaneCache {
         true
     }
 
-    /// Exchanges the current, full magazine with the empty one behind it, if that has memory.
-    #[inline]
-    pub fn swap_empty(&mut self, class: usize) {
-        if !self.prev[class].rounds.is_null() {
-            self.swap(class);
-        }
+    /// [`LaneCache::swap`] where the magazine behind has memory: no call.
+    ///
+    /// # Safety
+    /// `class` is below [`CLASSES`].
+    #[inline(always)]
+    pub unsafe fn exchange(&mut self, class: usize) {
+        // SAFETY: as promised.
+        let mag = unsafe { self.mags.get_unchecked_mut(class) };
+        // SAFETY: as promised.
+        let prev = unsafe { self.prev.get_unchecked_mut(class) };
+        std::mem::swap(&mut mag.rounds, &mut prev.rounds);
+        std::mem::swap(&mut mag.len, &mut prev.len);
     }
 
     /// Makes a full magazine the current one, which is empty. Answers the old memory.

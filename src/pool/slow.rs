@@ -52,7 +52,7 @@ pub fn guarded(f: impl FnOnce() -> Result<()>) -> Status {
 /// `out` is null or valid for a pointer's write.
 #[cold]
 #[inline(never)]
-pub unsafe fn alloc(
+pub unsafe extern "C" fn alloc(
     pool: u64,
     out: *mut *mut c_void,
     bytes: usize,
@@ -220,7 +220,7 @@ fn hand_out(
 /// The whole of a free that the hot path could not serve.
 #[cold]
 #[inline(never)]
-pub fn dealloc(pool: u64, address: usize, stream: u64) -> Status {
+pub extern "C" fn dealloc(pool: u64, address: usize, stream: u64) -> Status {
     guarded(|| {
         if address == 0 {
             return Ok(());
