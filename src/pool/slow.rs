@@ -487,10 +487,7 @@ impl Core {
             self.wait_for(stamp, round, bytes);
             return;
         }
-        let open_bytes = cache.open_bytes.load(Ordering::Relaxed);
-        if cache.open >= cache.open_max || open_bytes >= cache.open_bytes_max {
-            self.turn(cache, true);
-        }
+        self.make_room(cache);
         cache.push_open(class, round);
     }
 
@@ -505,7 +502,7 @@ impl Core {
         let (dirty, count) = self.lanes.dirty(lane);
         if lane == self.sync {
             let most = self.settings.cache / 4;
-            if bytes >= LARGE || dirty >= most || count >= u64::from(cache.open_max) {
+            if bytes >= LARGE || dirty >= most || count >= u64::from(cache.open_due) {
                 self.record_lane(lane);
                 self.settle();
             }
