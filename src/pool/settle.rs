@@ -3,6 +3,9 @@
 //! Owns what waits for fences outside the heap: batches of `cudaFree`'s meaning in the caches,
 //! slots freed on foreign lanes, slabs of ended lanes. Runs under the core's lock; never waits.
 
+#[cfg(test)]
+mod tests;
+
 use super::cache::{BATCH_MAX, BATCH_MIN, LaneCache, READY_SOME};
 use super::core::{Batch, Core, note};
 use crate::base::sync::atomic::Ordering;
