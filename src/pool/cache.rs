@@ -13,12 +13,16 @@
 //!
 //! Cost: entering and leaving are two plain stores and one compare.
 
+mod capacity;
+
+pub use capacity::{capacity_max, capacity_min};
+
 use super::Shared;
 use crate::base::sync::SpinLock;
 use crate::base::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, compiler_fence};
 use crate::base::{sync, tls};
 use crate::slab::Round;
-use crate::slab::class::{CLASS_END, CLASSES, INFO, slot_bytes};
+use crate::slab::class::{CLASSES, slot_bytes};
 use crate::slab::depot::{Budget, Depot, Full, ROUNDS_MAX, Rounds};
 use crate::stream::LaneId;
 use std::collections::VecDeque;
@@ -108,38 +112,6 @@ pub struct Waiting {
 
 /// A depot holds at most this much of a class.
 const DEPOT_CLASS_BYTES: u64 = 8 << 20;
-
-/// The most rounds that a magazine of a class may hold: 256 KiB, 2 to 64 rounds.
-#[inline]
-pub fn capacity_max(class: usize) -> u32 {
-    static ROUNDS: [u8; CLASSES] = rounds_in(256 << 10);
-    u32::from(ROUNDS[class])
-}
-
-/// The capacity that a magazine starts with: 64 KiB, as long as the shortest slab, so that a
-/// first refill takes whole lines of marks and two threads do not share one.
-#[inline]
-pub fn capacity_min(class: usize) -> u32 {
-    static ROUNDS: [u8; CLASSES] = rounds_in(64 << 10);
-    u32::from(ROUNDS[class])
-}
-
-/// By class, the slots that have `bytes` together, 2 to [`ROUNDS_MAX`]. A table, since a division
-/// would cost more than the rest of a spill's first look.
-const fn rounds_in(bytes: usize) -> [u8; CLASSES] {
-    let mut rounds = [2; CLASSES];
-    let mut class = 1;
-    while class < CLASS_END {
-        let fit = bytes / ((INFO[class].units as usize) << 8);
-        rounds[class] = match fit {
-            0..=2 => 2,
-            3..ROUNDS_MAX => fit as u8,
-            _ => ROUNDS_MAX as u8,
-        };
-        class += 1;
-    }
-    rounds
-}
 
 /// Rounds that go back to their slabs in one passage: few, so that no single free pays for many.
 pub const SOME: usize = 16;
