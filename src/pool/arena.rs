@@ -4,7 +4,9 @@
 //! pointer to a cache. Used under the registry's lock. Cost: a pop, or a step into the chunk.
 
 use super::Shared;
-use super::cache::{Entry, LaneCache, Magazine, Previous, TABLE, ThreadCache, View, drop_rounds};
+use super::cache::{
+    BATCH_MIN, Entry, LaneCache, Magazine, Previous, TABLE, ThreadCache, View, drop_rounds,
+};
 use crate::base::raw;
 use crate::base::sync::atomic::{AtomicU32, AtomicU64};
 use crate::slab::class::CLASSES;
@@ -92,7 +94,7 @@ impl Arena {
             marks: view.marks,
             id: u32::from(view.lane),
             open: 0,
-            open_max: 32,
+            open_max: BATCH_MIN,
             since_look: 0,
             open_bytes: AtomicU64::new(0),
             open_bytes_max: 16 << 20,
@@ -114,6 +116,9 @@ impl Arena {
                 len: 0,
                 misses: 0,
             }),
+            open_due: BATCH_MIN,
+            ready: (0, 0),
+            ready_batch: std::ptr::null_mut(),
             waiting: std::ptr::null_mut(),
             depot: view.depot,
             budget: view.budget,
@@ -137,8 +142,10 @@ impl Arena {
                 drop_rounds(cache.mags[c].rounds);
                 drop_rounds(cache.prev[c].rounds);
             }
-            if !cache.batch.is_null() {
-                drop(Box::from_raw(cache.batch));
+            for batch in [cache.batch, cache.ready_batch] {
+                if !batch.is_null() {
+                    drop(Box::from_raw(batch));
+                }
             }
             if !cache.waiting.is_null() {
                 drop(Box::from_raw(cache.waiting));

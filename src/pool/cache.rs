@@ -13,6 +13,10 @@
 //!
 //! Cost: entering and leaving are two plain stores and one compare.
 
+mod capacity;
+
+pub use capacity::{capacity_max, capacity_min};
+
 use super::Shared;
 use crate::base::sync::SpinLock;
 use crate::base::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, compiler_fence};
@@ -109,26 +113,18 @@ pub struct Waiting {
 /// A depot holds at most this much of a class.
 const DEPOT_CLASS_BYTES: u64 = 8 << 20;
 
-/// The most rounds that a magazine of a class may hold: 256 KiB, 2 to 64 rounds.
-#[inline]
-pub fn capacity_max(class: usize) -> u32 {
-    const MAGAZINE_BYTES: usize = 256 << 10;
-    (MAGAZINE_BYTES / slot_bytes(class).max(1)).clamp(2, ROUNDS_MAX) as u32
-}
-
-/// The capacity that a magazine starts with: 64 KiB, as long as the shortest slab, so that a
-/// first refill takes whole lines of marks and two threads do not share one.
-#[inline]
-pub fn capacity_min(class: usize) -> u32 {
-    const FIRST_BYTES: usize = 64 << 10;
-    (FIRST_BYTES / slot_bytes(class).max(1)).clamp(2, ROUNDS_MAX) as u32
-}
-
 /// Rounds that go back to their slabs in one passage: few, so that no single free pays for many.
 pub const SOME: usize = 16;
 
+/// Rounds that go to the magazines in one passage, for the same reason: the fence of a batch
+/// makes all of it free at once.
+pub const READY_SOME: u32 = 32;
+
 /// The most rounds in an open batch of frees.
 pub const BATCH_MAX: usize = 4096;
+
+/// The least, but for a batch of many bytes: a short fence is not all that closing a batch costs.
+pub const BATCH_MIN: u32 = 128;
 
 /// Slots freed with `cudaFree`'s meaning since the last fence. The classes are kept so that
 /// nobody looks the descriptors up a second time.
@@ -156,7 +152,8 @@ pub struct LaneCache {
     pub id: u32,
     /// Rounds in the open batch of frees (sync lane).
     pub open: u32,
-    /// The open batch is closed at this many rounds.
+    /// At this many rounds a free leaves the hot path: the batch is closed, or passed slots wait
+    /// to be put into the magazines.
     pub open_max: u32,
     /// Frees since the waiting batches were last looked at.
     pub since_look: u32,
@@ -181,6 +178,13 @@ pub struct LaneCache {
     pub mags: [Magazine; CLASSES],
     /// By class.
     pub prev: [Previous; CLASSES],
+    /// The open batch is closed at this many rounds.
+    pub open_due: u32,
+    /// Rounds of the last passed batch that are on their way to the magazines: from the first to
+    /// before the second.
+    pub ready: (u32, u32),
+    /// That batch (sync lane), else null.
+    pub ready_batch: *mut OpenBatch,
     /// Closed batches; null until the sync lane's first.
     pub waiting: *mut Waiting,
     /// The lane's depot, shared by all threads' caches of the lane.
@@ -344,29 +348,58 @@ impl LaneCache {
         unsafe { &mut *self.waiting }
     }
 
-    /// Makes the array of the open batch.
+    /// Makes the arrays of the open batch and of the one that has passed.
     pub fn open_batch(&mut self) {
-        if self.batch.is_null() {
-            let batch = OpenBatch { rounds: [Round(0); BATCH_MAX], classes: [0; BATCH_MAX] };
-            self.batch = Box::into_raw(Box::new(batch));
+        let batch = || OpenBatch { rounds: [Round(0); BATCH_MAX], classes: [0; BATCH_MAX] };
+        for array in [&mut self.batch, &mut self.ready_batch] {
+            if array.is_null() {
+                *array = Box::into_raw(Box::new(batch()));
+            }
         }
     }
 
-    /// The open batch's slots and their classes.
+    /// The open batch has passed: it becomes the ready one, of which nothing is left.
+    pub fn ready_open(&mut self) {
+        debug_assert_eq!(self.ready.0, self.ready.1);
+        std::mem::swap(&mut self.batch, &mut self.ready_batch);
+        self.ready = (0, self.open);
+        self.open = 0;
+        self.open_bytes.store(0, Ordering::Relaxed);
+    }
+
+    /// Takes the next slot of the ready batch, and its class.
     #[inline]
-    pub fn batched(&self) -> (&[Round], &[u8]) {
-        let open = self.open as usize;
+    pub fn next_ready(&mut self) -> Option<(Round, usize)> {
+        let (at, end) = self.ready;
+        if at == end {
+            return None;
+        }
+        // SAFETY: made by `open_batch` before any round was open; owned by this cache.
+        let batch = unsafe { self.ready_batch.as_ref()? };
+        self.ready.0 += 1;
+        Some((batch.rounds[at as usize], usize::from(batch.classes[at as usize])))
+    }
+
+    /// Sets where frees leave the hot path next.
+    pub fn set_open_max(&mut self) {
+        let some = if self.ready.0 == self.ready.1 { u32::MAX } else { self.open + READY_SOME };
+        self.open_max = self.open_due.min(some);
+    }
+
+    /// The open batch's slots.
+    #[inline]
+    fn batched(&self) -> &[Round] {
         // SAFETY: null or made by `open_batch`; lives as long as the cache.
         match unsafe { self.batch.as_ref() } {
-            Some(batch) => (&batch.rounds[..open], &batch.classes[..open]),
-            None => (&[], &[]),
+            Some(batch) => &batch.rounds[..self.open as usize],
+            None => &[],
         }
     }
 
     /// Closes the open batch: it waits for the sync lane's sequence `seq`.
     pub fn close_batch(&mut self, seq: u64) {
         let bytes = self.open_bytes.swap(0, Ordering::Relaxed);
-        let rounds = self.batched().0.to_vec();
+        let rounds = self.batched().to_vec();
         self.open = 0;
         let waiting = self.waiting();
         waiting.batches.push_back((rounds.len() as u32, seq));
@@ -466,12 +499,18 @@ impl LaneCache {
         true
     }
 
-    /// Exchanges the current, full magazine with the empty one behind it, if that has memory.
-    #[inline]
-    pub fn swap_empty(&mut self, class: usize) {
-        if !self.prev[class].rounds.is_null() {
-            self.swap(class);
-        }
+    /// [`LaneCache::swap`] where the magazine behind has memory: no call.
+    ///
+    /// # Safety
+    /// `class` is below [`CLASSES`].
+    #[inline(always)]
+    pub unsafe fn exchange(&mut self, class: usize) {
+        // SAFETY: as promised.
+        let mag = unsafe { self.mags.get_unchecked_mut(class) };
+        // SAFETY: as promised.
+        let prev = unsafe { self.prev.get_unchecked_mut(class) };
+        std::mem::swap(&mut mag.rounds, &mut prev.rounds);
+        std::mem::swap(&mut mag.len, &mut prev.len);
     }
 
     /// Makes a full magazine the current one, which is empty. Answers the old memory.

@@ -49,7 +49,7 @@ fn count(counter: &AtomicU64, by: u64) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
 }
 
-/// Pops a slot; 0 when the magazine is empty.
+/// Pops a slot; 0 when both magazines are empty.
 ///
 /// # Safety
 /// Inside `enter` of `cache`; `lane` is one of its lanes; `bytes - 1 < SLOT_MAX`.
@@ -61,11 +61,10 @@ unsafe fn pop(cache: *mut ThreadCache, lane: *mut LaneCache, bytes: usize) -> us
         let lane = &mut *lane;
         let class = *BY_SIZE.get_unchecked((bytes - 1) >> 8) as usize;
         if lane.mags.get_unchecked(class).len == 0 {
-            if lane.prev.get_unchecked(class).len != 0 {
-                lane.swap(class);
-            } else if !lane.refill(class) {
+            if lane.prev.get_unchecked(class).len == 0 {
                 return 0;
             }
+            lane.exchange(class);
         }
         let mag = lane.mags.get_unchecked_mut(class);
         mag.len -= 1;
@@ -84,20 +83,8 @@ unsafe fn pop(cache: *mut ThreadCache, lane: *mut LaneCache, bytes: usize) -> us
 /// `out` is null or valid for a pointer's write.
 #[inline(always)]
 pub unsafe fn alloc(pool: u64, out: *mut *mut c_void, bytes: usize, stream: u64) -> Status {
-    let cache = cache::current();
-    // SAFETY: `cache` is this thread's; `out` as promised; the lane is found inside `enter`.
-    unsafe {
-        if bytes.wrapping_sub(1) < SLOT_MAX && !out.is_null() && cache::enter(cache) {
-            let lane = find_lane(cache, pool ^ stream);
-            let address = if lane.is_null() { 0 } else { pop(cache, lane, bytes) };
-            cache::leave(cache);
-            if address != 0 {
-                *out = address as *mut c_void;
-                return Status::Ok;
-            }
-        }
-        slow::alloc(pool, out, bytes, 0, stream)
-    }
+    // SAFETY: as promised.
+    unsafe { alloc_in::<false>(pool, out, bytes, stream) }
 }
 
 /// `forebay_malloc`.
@@ -106,19 +93,69 @@ pub unsafe fn alloc(pool: u64, out: *mut *mut c_void, bytes: usize, stream: u64)
 /// As [`alloc`].
 #[inline(always)]
 pub unsafe fn malloc(out: *mut *mut c_void, bytes: usize) -> Status {
+    // SAFETY: as promised.
+    unsafe { alloc_in::<true>(0, out, bytes, SYNC_STREAM) }
+}
+
+/// Both of them: on the default pool's sync lane (`DEFAULT_SYNC`), or on that of the key.
+///
+/// # Safety
+/// As [`alloc`].
+#[inline(always)]
+unsafe fn alloc_in<const DEFAULT_SYNC: bool>(
+    pool: u64,
+    out: *mut *mut c_void,
+    bytes: usize,
+    stream: u64,
+) -> Status {
     let cache = cache::current();
-    // SAFETY: as in `alloc`.
+    // SAFETY: `cache` is this thread's; `out` as promised; the lane is found inside `enter`.
     unsafe {
         if bytes.wrapping_sub(1) < SLOT_MAX && !out.is_null() && cache::enter(cache) {
-            let lane = (*cache).sync;
+            let lane = if DEFAULT_SYNC { (*cache).sync } else { find_lane(cache, pool ^ stream) };
             let address = if lane.is_null() { 0 } else { pop(cache, lane, bytes) };
             cache::leave(cache);
             if address != 0 {
                 *out = address as *mut c_void;
                 return Status::Ok;
             }
+            return alloc_behind::<DEFAULT_SYNC>(pool, out, bytes, stream);
         }
-        slow::alloc(0, out, bytes, 0, SYNC_STREAM)
+        slow::alloc(pool, out, bytes, 0, stream)
+    }
+}
+
+/// [`alloc`] with both magazines empty: out of the depot. Apart, and called last, so that the hit
+/// has no call in it and saves no registers.
+///
+/// # Safety
+/// As [`alloc`]; `out` is not null and `bytes - 1 < SLOT_MAX`.
+#[cold]
+#[inline(never)]
+unsafe extern "C" fn alloc_behind<const DEFAULT_SYNC: bool>(
+    pool: u64,
+    out: *mut *mut c_void,
+    bytes: usize,
+    stream: u64,
+) -> Status {
+    let cache = cache::current();
+    // SAFETY: as in `alloc`; a class from the table is below CLASSES.
+    unsafe {
+        if cache::enter(cache) {
+            let lane = if DEFAULT_SYNC { (*cache).sync } else { find_lane(cache, pool ^ stream) };
+            let class = usize::from(BY_SIZE[(bytes - 1) >> 8]);
+            let filled = !lane.is_null()
+                && (*lane).mags[class].len == 0
+                && (*lane).prev[class].len == 0
+                && (*lane).refill(class);
+            let address = if filled { pop(cache, lane, bytes) } else { 0 };
+            cache::leave(cache);
+            if address != 0 {
+                *out = address as *mut c_void;
+                return Status::Ok;
+            }
+        }
+        slow::alloc(pool, out, bytes, 0, stream)
     }
 }
 
@@ -162,6 +199,34 @@ unsafe fn locate(lane: *const LaneCache, address: usize) -> Option<Slot> {
     }
 }
 
+/// Frees a slot into the current magazine. False: the block is not a plain one; nothing has
+/// changed.
+///
+/// # Safety
+/// Inside `enter` of the cache that `lane` belongs to; `slot` was located in it, and the current
+/// magazine of its class has room.
+#[inline(always)]
+unsafe fn put(lane: &mut LaneCache, slot: &Slot) -> bool {
+    // SAFETY: as promised; `len < cap` rounds are inside the array.
+    unsafe {
+        let mag = lane.mags.get_unchecked_mut(slot.class);
+        debug_assert!(mag.len < mag.cap);
+        let mark = &*lane.marks.add(slot.mark as usize);
+        let before = mark.swap(0, Ordering::Relaxed);
+        if before.wrapping_sub(1) < SPECIAL - 1 {
+            *mag.rounds.add(mag.len as usize) = Round::new(slot.unit, slot.mark);
+            mag.len += 1;
+            count(&mag.frees, 1);
+            return true;
+        }
+        if before != 0 {
+            // Not a plain block: give the mark back, the slow path takes it.
+            mark.store(before, Ordering::Relaxed);
+        }
+        false
+    }
+}
+
 /// `forebay_dealloc`.
 ///
 /// # Safety
@@ -179,29 +244,49 @@ pub unsafe fn dealloc(pool: u64, address: *mut c_void, stream: u64) -> Status {
                 && let Some(slot) = locate(lane, address as usize)
             {
                 let lane = &mut *lane;
-                let full = lane.mags.get_unchecked(slot.class).len
-                    >= lane.mags.get_unchecked(slot.class).cap;
-                if full {
-                    if lane.prev.get_unchecked(slot.class).len == 0 {
-                        lane.swap_empty(slot.class);
-                    } else {
-                        lane.spill(slot.class);
-                    }
-                }
-                let mag = lane.mags.get_unchecked_mut(slot.class);
-                if mag.len < mag.cap {
-                    let mark = (*lane.marks.add(slot.mark as usize)).swap(0, Ordering::Relaxed);
-                    if mark.wrapping_sub(1) < SPECIAL - 1 {
-                        *mag.rounds.add(mag.len as usize) = Round::new(slot.unit, slot.mark);
-                        mag.len += 1;
-                        count(&mag.frees, 1);
+                let mag = lane.mags.get_unchecked(slot.class);
+                if mag.len >= mag.cap {
+                    let prev = lane.prev.get_unchecked(slot.class);
+                    if mag.cap == 0 || prev.len != 0 || prev.rounds.is_null() {
                         cache::leave(cache);
-                        return Status::Ok;
+                        return dealloc_behind(pool, address, stream);
                     }
-                    if mark != 0 {
-                        // Not a plain block: give the mark back, the slow path takes it.
-                        (*lane.marks.add(slot.mark as usize)).store(mark, Ordering::Relaxed);
-                    }
+                    lane.exchange(slot.class);
+                }
+                if put(lane, &slot) {
+                    cache::leave(cache);
+                    return Status::Ok;
+                }
+            }
+            cache::leave(cache);
+        }
+        slow::dealloc(pool, address as usize, stream)
+    }
+}
+
+/// [`dealloc`] with both magazines full: one goes to the depot first. Apart for the reason of
+/// [`alloc_behind`].
+///
+/// # Safety
+/// As [`dealloc`].
+#[cold]
+#[inline(never)]
+unsafe extern "C" fn dealloc_behind(pool: u64, address: *mut c_void, stream: u64) -> Status {
+    let cache = cache::current();
+    // SAFETY: as in `dealloc`.
+    unsafe {
+        if cache::enter(cache) {
+            let lane = find_lane(cache, pool ^ stream);
+            if !lane.is_null()
+                && (*lane).id != u32::from(SYNC)
+                && let Some(slot) = locate(lane, address as usize)
+            {
+                let lane = &mut *lane;
+                let (mag, prev) = (&lane.mags[slot.class], &lane.prev[slot.class]);
+                let full = mag.len >= mag.cap && prev.len != 0;
+                if full && lane.spill(slot.class) && put(lane, &slot) {
+                    cache::leave(cache);
+                    return Status::Ok;
                 }
             }
             cache::leave(cache);

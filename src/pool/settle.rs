@@ -3,7 +3,10 @@
 //! Owns what waits for fences outside the heap: batches of `cudaFree`'s meaning in the caches,
 //! slots freed on foreign lanes, slabs of ended lanes. Runs under the core's lock; never waits.
 
-use super::cache::{BATCH_MAX, LaneCache};
+#[cfg(test)]
+mod tests;
+
+use super::cache::{BATCH_MAX, BATCH_MIN, LaneCache, READY_SOME};
 use super::core::{Batch, Core, note};
 use crate::base::sync::atomic::Ordering;
 use crate::slab::Round;
@@ -65,18 +68,19 @@ impl Core {
     }
 
     /// Closes the sync lane's open batch when it is due (or `force`d) behind a fence, and puts
-    /// slots of passed batches into the magazines. The batch's length follows the measured
-    /// cost of a fence: 2 ns a free at most, 32 to 4,096 frees.
+    /// slots of passed batches into the magazines, some at a time. The batch's length follows the
+    /// measured cost of a fence: 2 ns a free at most, 128 to 4,096 frees.
     pub fn turn(&mut self, cache: &mut LaneCache, force: bool) {
         const TAX_NS: f64 = 2.0;
         cache.since_look = 0;
         let open_bytes = cache.open_bytes.load(Ordering::Relaxed);
-        let due = cache.open >= cache.open_max || open_bytes >= cache.open_bytes_max;
+        let due = cache.open >= cache.open_due || open_bytes >= cache.open_bytes_max;
         if cache.open == 0 || !(due || force) {
             self.settle_sync();
             self.drain_waiting(cache);
             return;
         }
+        self.recycle_ready(cache, u32::MAX);
         // One fence in eight is timed: a look at the clock costs as much as a short fence.
         let turn = cache.waiting().turns;
         cache.waiting().turns = turn.wrapping_add(1);
@@ -94,12 +98,26 @@ impl Core {
             let spent = start.elapsed().as_nanos() as u64 as f64;
             waiting.cost_ns += (spent - waiting.cost_ns) / 4.0;
         }
-        cache.open_max = ((waiting.cost_ns / TAX_NS) as u32).clamp(32, BATCH_MAX as u32);
+        cache.open_due = ((waiting.cost_ns / TAX_NS) as u32).clamp(BATCH_MIN, BATCH_MAX as u32);
         self.drain_waiting(cache);
         if cache.waiting().batches.is_empty() && self.lanes.passed(stamp) {
-            self.recycle_open(cache);
+            cache.ready_open();
+            self.recycle_ready(cache, READY_SOME);
         } else {
             cache.close_batch(stamp.seq);
+        }
+        cache.set_open_max();
+    }
+
+    /// What a free on the sync lane does that finds no room in the open batch: some ready slots go
+    /// to the magazines, or the batch is closed. Afterwards there is room.
+    pub fn make_room(&mut self, cache: &mut LaneCache) {
+        let open_bytes = cache.open_bytes.load(Ordering::Relaxed);
+        if cache.open >= cache.open_due || open_bytes >= cache.open_bytes_max {
+            self.turn(cache, true);
+        } else if cache.open >= cache.open_max {
+            self.recycle_ready(cache, READY_SOME);
+            cache.set_open_max();
         }
     }
 
@@ -117,20 +135,16 @@ impl Core {
         stamp
     }
 
-    /// The open batch's fence has passed already: its slots go straight to the magazines.
-    fn recycle_open(&mut self, cache: &mut LaneCache) {
-        let count = cache.open as usize;
-        for i in 0..count {
-            let (rounds, classes) = cache.batched();
-            let (round, class) = (rounds[i], usize::from(classes[i]));
+    /// Puts up to `most` slots of the batch whose fence has passed into the magazines.
+    pub(super) fn recycle_ready(&mut self, cache: &mut LaneCache, most: u32) {
+        for _ in 0..most {
+            let Some((round, class)) = cache.next_ready() else { return };
             if cache.mags[class].len < cache.mags[class].cap && self.cacheable(round.quantum()) {
                 cache.push(class, round);
             } else {
                 self.keep_slot(cache, class, round);
             }
         }
-        cache.open = 0;
-        cache.open_bytes.store(0, Ordering::Relaxed);
     }
 
     /// Moves slots of passed batches into the cache's magazines.
@@ -174,6 +188,10 @@ impl Core {
         }
         if lane != self.sync {
             return any;
+        }
+        while let Some((round, _)) = cache.next_ready() {
+            any = true;
+            self.give(round);
         }
         if cache.open > 0 {
             let stamp = self.fence_batch(cache.open_bytes.load(Ordering::Relaxed));

@@ -7,7 +7,7 @@
 #[cfg(test)]
 mod tests;
 
-use super::cache::{LaneCache, SOME, capacity_max, capacity_min};
+use super::cache::{LaneCache, READY_SOME, SOME, capacity_max, capacity_min};
 use super::core::{Batch, Core, note};
 use super::ladder::Refusal;
 use crate::base::units::QUANTUM_SHIFT;
@@ -36,8 +36,12 @@ impl Core {
         {
             return Ok(round);
         }
-        if cache.id as LaneId == self.sync && cache.since_look >= (cache.open_max / 4).max(16) {
-            self.turn(cache, false);
+        if cache.id as LaneId == self.sync {
+            if cache.ready.0 < cache.ready.1 {
+                self.recycle_ready(cache, READY_SOME);
+            } else if cache.since_look >= (cache.open_due / 4).max(16) {
+                self.turn(cache, false);
+            }
             if let Some(round) = cache.pop(class) {
                 return Ok(round);
             }
@@ -132,7 +136,8 @@ impl Core {
     /// Raises a magazine's capacity, slowly at first, while the pool's budget allows and it
     /// is not short of memory.
     pub(super) fn grow_cap(&mut self, cache: &mut LaneCache, class: usize) {
-        if self.settings.always_slow() || self.pressed() {
+        let full_grown = cache.mags[class].cap >= capacity_max(class);
+        if full_grown || self.settings.always_slow() || self.pressed() {
             return;
         }
         let most = self.most_rounds(cache, class);
@@ -204,6 +209,7 @@ impl Core {
     /// lanes' slabs wait for a fence of `lane`. The sync lane's slots are clean.
     pub fn give_back(&mut self, lane: LaneId, rounds: &[Round]) {
         let mut foreign = (0, 0);
+        self.slabs.expect(rounds);
         for &round in rounds {
             let slab = self.slabs.slab(self.slabs.of(round));
             if lane == self.sync || slab.lane == lane {

@@ -52,7 +52,7 @@ pub fn guarded(f: impl FnOnce() -> Result<()>) -> Status {
 /// `out` is null or valid for a pointer's write.
 #[cold]
 #[inline(never)]
-pub unsafe fn alloc(
+pub unsafe extern "C" fn alloc(
     pool: u64,
     out: *mut *mut c_void,
     bytes: usize,
@@ -220,7 +220,7 @@ fn hand_out(
 /// The whole of a free that the hot path could not serve.
 #[cold]
 #[inline(never)]
-pub fn dealloc(pool: u64, address: usize, stream: u64) -> Status {
+pub extern "C" fn dealloc(pool: u64, address: usize, stream: u64) -> Status {
     guarded(|| {
         if address == 0 {
             return Ok(());
@@ -496,10 +496,7 @@ impl Core {
             self.wait_for(stamp, round, bytes);
             return;
         }
-        let open_bytes = cache.open_bytes.load(Ordering::Relaxed);
-        if cache.open >= cache.open_max || open_bytes >= cache.open_bytes_max {
-            self.turn(cache, true);
-        }
+        self.make_room(cache);
         cache.push_open(class, round);
     }
 
@@ -514,7 +511,7 @@ impl Core {
         let (dirty, count) = self.lanes.dirty(lane);
         if lane == self.sync {
             let most = self.settings.cache / 4;
-            if bytes >= LARGE || dirty >= most || count >= u64::from(cache.open_max) {
+            if bytes >= LARGE || dirty >= most || count >= u64::from(cache.open_due) {
                 self.record_lane(lane);
                 self.settle();
             }

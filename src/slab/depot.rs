@@ -55,6 +55,11 @@ impl Budget {
     /// Takes `bytes`, if they are left. Threads that take at once may be refused where one of
     /// them would fit.
     pub fn take(&self, bytes: u64) -> bool {
+        if self.held() + bytes > self.most {
+            // Nearly always so once the caches are full, and a look is cheaper than two locked
+            // additions.
+            return false;
+        }
         if self.held.fetch_add(bytes, Ordering::Relaxed) + bytes <= self.most {
             return true;
         }

@@ -7,6 +7,7 @@
 use super::Round;
 use super::class::{CLASS_END, CLASSES, INFO, slot_bytes};
 use super::marks::Marks;
+use crate::base::raw::prefetch;
 use crate::base::units::{MIB, QUANTUM, QUANTUM_SHIFT, UNIT_SHIFT};
 use crate::heap::NodeId;
 use crate::stream::LaneId;
@@ -25,7 +26,40 @@ const SLAB_SHARE: usize = 16;
 /// Mark ranges start at multiples of this.
 const MARK_BLOCK: usize = 128;
 
+/// Free bits of a slab: most slabs have few slots, and their bits share the slab's own line.
+#[derive(Debug)]
+enum Words {
+    Few([u64; WORDS_FEW]),
+    Many(Box<[u64]>),
+}
+
+/// With so many words a [`Slab`] fills one line of the cache.
+const WORDS_FEW: usize = 3;
+
+impl Words {
+    /// Bits of `slots` slots, all set.
+    fn full(slots: usize) -> Words {
+        let bits = |word: usize| match slots.saturating_sub(word * 64) {
+            left @ 0..64 => (1 << left) - 1,
+            _ => !0,
+        };
+        match slots.div_ceil(64) {
+            0..=WORDS_FEW => Words::Few(std::array::from_fn(bits)),
+            count => Words::Many((0..count).map(bits).collect()),
+        }
+    }
+
+    #[inline]
+    fn get(&mut self) -> &mut [u64] {
+        match self {
+            Words::Few(words) => words,
+            Words::Many(words) => words,
+        }
+    }
+}
+
 /// One slab.
+#[repr(align(64))]
 #[derive(Debug)]
 pub struct Slab {
     /// Its block in the heap.
@@ -45,8 +79,10 @@ pub struct Slab {
     /// First mark.
     pub marks: u32,
     /// A bit a slot: set = in the slab.
-    words: Vec<u64>,
+    words: Words,
 }
+
+const _: () = assert!(size_of::<Option<Slab>>() == 64);
 
 /// A lane's slabs with free slots, by class and address, and how many slots are out.
 #[derive(Debug)]
@@ -114,10 +150,6 @@ impl Slabs {
         let slots = ((quanta as usize) << QUANTUM_SHIFT) / slot_bytes(class);
         debug_assert!(slots > 0 && quanta <= 128);
         let first_mark = marks.take_range(slots)?;
-        let mut words = vec![!0u64; slots.div_ceil(64)];
-        if !slots.is_multiple_of(64) {
-            *words.last_mut()? = (1 << (slots % 64)) - 1;
-        }
         let slab = Slab {
             node,
             off,
@@ -127,7 +159,7 @@ impl Slabs {
             slots: slots as u32,
             free: slots as u32,
             marks: first_mark,
-            words,
+            words: Words::full(slots),
         };
         let id = match self.spare.pop() {
             Some(id) => {
@@ -168,15 +200,18 @@ impl Slabs {
         let slab = self.slabs[id as usize].as_mut().expect("partial slabs exist");
         let units = INFO[class].units;
         let base_unit = slab.off << (QUANTUM_SHIFT - UNIT_SHIFT);
-        let word = slab.words.iter().position(|&w| w != 0).expect("a partial slab has a free slot");
+        let words = slab.words.get();
+        let word = words.iter().position(|&w| w != 0).expect("a partial slab has a free slot");
+        let mut left = words[word];
         let mut taken = 0;
-        while taken < want && slab.words[word] != 0 {
-            let bit = slab.words[word].trailing_zeros();
-            slab.words[word] &= slab.words[word] - 1;
+        while taken < want && left != 0 {
+            let bit = left.trailing_zeros();
+            left &= left - 1;
             let slot = word as u32 * 64 + bit;
             out(Round::new(base_unit + slot * units, slab.marks + slot));
             taken += 1;
         }
+        words[word] = left;
         slab.free -= taken as u32;
         if slab.free == 0 {
             lanes.partial[class].remove(&off);
@@ -241,6 +276,14 @@ impl Slabs {
         self.by_mark[round.mark() as usize / MARK_BLOCK]
     }
 
+    /// Has the slabs of slots at hand that are about to be given back.
+    #[inline]
+    pub fn expect(&self, rounds: &[Round]) {
+        for &round in rounds {
+            prefetch(&self.slabs[self.of(round) as usize]);
+        }
+    }
+
     /// A slab by number.
     pub fn slab(&self, id: SlabId) -> &Slab {
         self.slabs[id as usize].as_ref().expect("slab numbers in use name slabs")
@@ -254,8 +297,9 @@ impl Slabs {
         debug_assert!((slab.off..slab.off + slab.quanta).contains(&round.quantum()));
         let slot = round.mark() - slab.marks;
         let (word, bit) = ((slot / 64) as usize, 1u64 << (slot % 64));
-        debug_assert!(slab.words[word] & bit == 0, "the slot was out");
-        slab.words[word] |= bit;
+        let free_bits = &mut slab.words.get()[word];
+        debug_assert!(*free_bits & bit == 0, "the slot was out");
+        *free_bits |= bit;
         slab.free += 1;
         let (lane, class, off) = (slab.lane, slab.class as usize, slab.off);
         let (free, slots) = (slab.free, slab.slots);

@@ -29,6 +29,7 @@ const ALLOWED: &[(&str, &str)] = &[
     ("src/base/tls.rs", "the thread's own pointer"),
     ("src/pool/cache/model.rs", "the model of the stop protocol shares a plain cell on purpose"),
     ("src/pool/arena.rs", "memory for caches, wiped in a forked child"),
+    ("src/pool/settle/tests.rs", "tests look into a thread's cache"),
     ("src/pool/cache.rs", "a thread's magazines, reached through its own pointer"),
     ("src/pool/hot.rs", "the hot path: magazines and live marks without a lock"),
     ("src/pool/mod.rs", "calls into the hot path with its own locals"),
