@@ -1,9 +1,11 @@
 //! What partial slabs keep from everyone else, measured under a load that is hard on them; what a
-//! magazine holds that came from a depot.
+//! magazine holds that came from a depot; slabs where the tables are nearly full.
 
+use crate::base::units::QUANTUM;
 use crate::config::Config;
 use crate::driver::Driver;
 use crate::driver::host::{HostDriver, HostOptions};
+use crate::error::Status;
 use crate::pool::cache::{capacity_max, capacity_min};
 use crate::pool::{Pool, Settings};
 use crate::slab::class::class_of;
@@ -131,5 +133,36 @@ fn a_magazine_from_a_depot_is_cut_to_what_its_taker_may_hold() {
     assert_eq!((cap, behind), (least, least), "the budget is spent");
     assert!(len <= cap, "{len} in a magazine of {cap}");
     free_all(&mut blocks.drain(..));
+    assert_eq!(pool.stats().expect("alive").live_blocks, 0);
+}
+
+/// With 128 marks left, a slab of the length that the class would have does not fit, and the
+/// shortest does.
+#[test]
+fn a_shorter_slab_is_tried_where_the_tables_of_slots_are_full() {
+    const BLOCK: usize = 256;
+    const SLOTS: usize = QUANTUM / BLOCK;
+    let options = HostOptions { total_bytes: 1 << 26, ..HostOptions::default() };
+    let driver = Arc::new(HostDriver::new(options).expect("a host device"));
+    let mut settings = Settings::resolve(&Config::default(), 1 << 26, true);
+    settings.keeper = false;
+    settings.oom_wait = std::time::Duration::ZERO;
+    let pool = Pool::with_driver(driver as Arc<dyn Driver>, settings).expect("a pool");
+    let take_all = |core: &mut crate::pool::core::Core| {
+        let mut last = None;
+        while let Some(range) = core.marks.take_range(16_383) {
+            last = Some(range);
+        }
+        core.marks.give_range(last.expect("the tables were empty"), SLOTS);
+    };
+    pool.with_core(take_all).expect("alive");
+    let mut blocks: Vec<usize> =
+        (0..SLOTS).map(|_| pool.alloc(BLOCK, 0).expect("a slab of a quantum")).collect();
+    let full = pool.alloc(BLOCK, 0).expect_err("no mark is left");
+    assert_eq!(full.status(), Status::OutOfMemory, "{full}");
+    pool.dealloc(blocks.pop().expect("there are"), 0).expect("live");
+    blocks.push(pool.alloc(BLOCK, 0).expect("its slot is free"));
+    let extent = pool.alloc(3 * MIB, 0).expect("extents need no marks");
+    blocks.into_iter().chain([extent]).for_each(|b| pool.dealloc(b, 0).expect("live"));
     assert_eq!(pool.stats().expect("alive").live_blocks, 0);
 }

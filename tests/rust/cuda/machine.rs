@@ -171,6 +171,14 @@ impl Device {
         assert_eq!(self.sim.launch(self.spin, stream as usize, &mut words), 0, "launch");
     }
 
+    /// Makes a stream wait until the word at `address` is `value`.
+    pub fn wait_for_value(&self, address: usize, value: u32, stream: u64) {
+        const EQUAL: usize = 1;
+        self.enter();
+        let args = [stream as usize, address, value as usize, EQUAL];
+        self.sim.ok("cuStreamWaitValue32_v2", &args);
+    }
+
     /// A kernel on `stream` that runs until the answer is dropped: by a test that fails, too, whose
     /// end would otherwise wait for it. `word` is device memory that nobody else writes.
     pub fn busy(&self, word: usize, stream: u64) -> Busy {
