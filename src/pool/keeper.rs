@@ -5,6 +5,9 @@
 //! code save the unmap callback and spends at most its budget of driver time. Where it is off, the
 //! same work happens when an allocation needs it, and decay does not happen.
 
+#[cfg(test)]
+mod tests;
+
 use super::core::Core;
 use super::registry;
 use crate::base::sync::atomic::{AtomicBool, Ordering};

@@ -6,6 +6,9 @@
 //! ask the *owner*. Each rung ends with a fresh try of all inside. Nothing here is bounded by
 //! luck: every rung is tried once, the wait ends after `FOREBAY_OOM_WAIT_MS`.
 
+#[cfg(test)]
+mod tests;
+
 use super::cache::LaneCache;
 use super::core::Core;
 use super::{Shared, registry, report};

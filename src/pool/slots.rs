@@ -65,21 +65,30 @@ impl Core {
         {
             return Ok(round);
         }
-        let (wanted, least) = self.slabs.wanted(lane, class);
-        let placed = match self.place(wanted, 1, cache) {
-            Err(Refusal::Short { .. }) if wanted > least => self.place(least, 1, cache),
-            other => other,
-        };
-        // Placement may have flushed caches into slabs; those come first.
-        if let Some(round) = self.take_from_partial(cache, class) {
-            if let Ok(node) = placed {
-                self.unplace(node, lane);
+        let (mut quanta, least) = self.slabs.wanted(lane, class);
+        loop {
+            let placed = self.place(quanta, 1, cache);
+            // Placement may have flushed caches into slabs; those come first.
+            if let Some(round) = self.take_from_partial(cache, class) {
+                if let Ok(node) = placed {
+                    self.unplace(node, lane);
+                }
+                return Ok(round);
             }
-            return Ok(round);
+            let refusal = match placed.and_then(|node| self.open_slab(node, lane, class)) {
+                Ok(()) => {
+                    let round = self.take_from_partial(cache, class);
+                    return Ok(round.expect("a new slab has slots"));
+                }
+                Err(refusal) => refusal,
+            };
+            quanta = match refusal {
+                Refusal::Short { .. } if quanta > least => least,
+                // A shorter slab needs a shorter range of the tables.
+                Refusal::AddressSpace if quanta > least => (quanta / 2).max(least),
+                _ => return Err(refusal),
+            };
         }
-        let node = placed?;
-        self.open_slab(node, lane, class)?;
-        Ok(self.take_from_partial(cache, class).expect("a new slab has slots"))
     }
 
     pub(super) fn open_slab(

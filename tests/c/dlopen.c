@@ -5,6 +5,7 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -18,6 +19,8 @@
 
 typedef forebay_status (*malloc_fn)(void **, size_t);
 typedef forebay_status (*free_fn)(void *);
+typedef forebay_status (*copy_fn)(forebay_pool_t, void *, const void *, size_t, forebay_stream_t);
+typedef forebay_status (*synchronize_fn)(forebay_pool_t, forebay_stream_t);
 
 static malloc_fn find_malloc(void *library) {
   malloc_fn found = NULL;
@@ -31,6 +34,18 @@ static free_fn find_free(void *library) {
   void *symbol = dlsym(library, "forebay_free");
   memcpy(&found, &symbol, sizeof found);
   return found;
+}
+
+/* A copy that is waited for: the CPU may not be able to touch the blocks. */
+static bool copied(void *library, void *to, const void *from, size_t bytes) {
+  copy_fn copy = NULL;
+  synchronize_fn synchronize = NULL;
+  void *symbol = dlsym(library, "forebay_stream_copy");
+  memcpy(&copy, &symbol, sizeof copy);
+  symbol = dlsym(library, "forebay_stream_synchronize");
+  memcpy(&synchronize, &symbol, sizeof synchronize);
+  return copy(NULL, to, from, bytes, NULL) == FOREBAY_OK &&
+         synchronize(NULL, NULL) == FOREBAY_OK;
 }
 
 /* Uses the library, then exits after it was closed: its thread exit code must still be there. */
@@ -49,7 +64,9 @@ int main(int argc, char **argv) {
   CHECK(dlsym(first, "cudaMalloc") == NULL);
   void *block = NULL;
   CHECK(find_malloc(first)(&block, 1 << 20) == FOREBAY_OK);
-  memset(block, 0x42, 1 << 20);
+  static unsigned char contents[1 << 20];
+  memset(contents, 0x42, sizeof contents);
+  CHECK(copied(first, block, contents, sizeof contents));
 
   void *for_thread = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
   pthread_t thread;
@@ -60,7 +77,9 @@ int main(int argc, char **argv) {
 
   void *second = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
   CHECK(second != NULL);
-  for (size_t i = 0; i < 1 << 20; i++) CHECK(((unsigned char *)block)[i] == 0x42);
+  memset(contents, 0, sizeof contents);
+  CHECK(copied(second, contents, block, sizeof contents));
+  for (size_t i = 0; i < sizeof contents; i++) CHECK(contents[i] == 0x42);
   CHECK(find_free(second)(block) == FOREBAY_OK);
   CHECK(find_free(second)(block) == FOREBAY_ERROR_DOUBLE_FREE);
   CHECK(find_malloc(second)(&block, 100) == FOREBAY_OK);

@@ -1,8 +1,7 @@
 /* FOREBAY_FREE=sync keeps cudaFree's habit: the call waits for the device. The fill queued
  * before the free is done when the free returns, for slots on the fast path too. */
 #include "check.h"
-
-#include <string.h>
+#include "pattern.h"
 
 int main(void) {
   CHECK(setenv("FOREBAY_FREE", "sync", 1) == 0);
@@ -12,7 +11,7 @@ int main(void) {
   forebay_stream_t stream = NULL;
   CHECK_OK(forebay_stream_create(NULL, &stream));
   CHECK_OK(forebay_malloc(&filled, large));
-  memset(filled, 0, large);
+  bytes_fill(filled, large, 0);
   /* The thread's caches are warm: the next free could take the fast path. */
   for (int i = 0; i < 100; i++) {
     CHECK_OK(forebay_malloc(&small, 4096));
@@ -22,8 +21,10 @@ int main(void) {
     CHECK_OK(forebay_malloc(&small, 4096));
     CHECK_OK(forebay_stream_fill(NULL, filled, (uint8_t)round, large, stream));
     CHECK_OK(forebay_free(small));
-    const unsigned char *bytes = filled;
-    CHECK(bytes[0] == round && bytes[large / 2] == round && bytes[large - 1] == round);
+    const size_t looks[] = {0, large / 2, large - 1};
+    for (size_t i = 0; i < sizeof looks / sizeof looks[0]; i++) {
+      CHECK(bytes_are((char *)filled + looks[i], 1, (unsigned char)round));
+    }
   }
   CHECK_OK(forebay_free(filled));
   CHECK_OK(forebay_stream_destroy(NULL, stream));

@@ -10,13 +10,13 @@ int main(void) {
   for (size_t i = 0; i < SIZE_COUNT; i++) {
     CHECK_OK(forebay_host_alloc(&blocks[i], SIZES[i]));
     CHECK(blocks[i] != NULL && (uintptr_t)blocks[i] % 256 == 0);
-    pattern_fill(blocks[i], SIZES[i], i << 20);
+    words_fill(blocks[i], 0, SIZES[i], i << 20);
   }
   void *device = NULL;
   CHECK_OK(forebay_malloc(&device, MIB(1)));
   pattern_fill(device, MIB(1), 77);
   for (size_t i = 0; i < SIZE_COUNT; i++) {
-    CHECK(pattern_holds(blocks[i], SIZES[i], (uint64_t)i << 20));
+    CHECK(words_hold(blocks[i], 0, SIZES[i], (uint64_t)i << 20));
   }
   CHECK(pattern_holds(device, MIB(1), 77));
   CHECK_OK(forebay_free(device));

@@ -1,8 +1,11 @@
 /* Contents that tell whose they are: each block is filled with words made of a seed, so that
- * a block overwritten by another one is noticed. Also the harness's random numbers. CPU
- * access: host backend only. */
+ * a block overwritten by another one is noticed. Also the harness's random numbers. Where the
+ * memory is a GPU's, blocks are written and read by copies on the default stream, which are
+ * waited for. */
 #ifndef FOREBAY_TESTS_PATTERN_H
 #define FOREBAY_TESTS_PATTERN_H
+
+#include "check.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -27,18 +30,25 @@ static inline size_t random_size(uint64_t *state, size_t low, size_t high) {
   return size > high ? high : size;
 }
 
-static inline void pattern_fill(void *block, size_t bytes, uint64_t seed) {
-  uint64_t *words = block;
-  const size_t count = bytes / sizeof *words;
-  for (size_t i = 0; i < count; i++) words[i] = seed + i;
-  memset((unsigned char *)block + count * sizeof *words, (int)(seed & 0xff), bytes % 8);
+/* Whether blocks are a device's memory, which the CPU cannot touch. */
+static inline bool on_device(void) {
+  const char *backend = getenv("FOREBAY_BACKEND");
+  return backend != NULL && strcmp(backend, "cuda") == 0;
 }
 
-static inline bool pattern_holds(const void *block, size_t bytes, uint64_t seed) {
-  const uint64_t *words = block;
+/* Contents of `bytes` bytes that begin `first` bytes (a multiple of 8) into a block. */
+static inline void words_fill(void *to, size_t first, size_t bytes, uint64_t seed) {
+  uint64_t *words = to;
+  const size_t count = bytes / sizeof *words;
+  for (size_t i = 0; i < count; i++) words[i] = seed + first / sizeof *words + i;
+  memset((unsigned char *)to + count * sizeof *words, (int)(seed & 0xff), bytes % 8);
+}
+
+static inline bool words_hold(const void *from, size_t first, size_t bytes, uint64_t seed) {
+  const uint64_t *words = from;
   const size_t count = bytes / sizeof *words;
   for (size_t i = 0; i < count; i++) {
-    if (words[i] != seed + i) return false;
+    if (words[i] != seed + first / sizeof *words + i) return false;
   }
   const unsigned char *rest = (const unsigned char *)(words + count);
   for (size_t i = 0; i < bytes % 8; i++) {
@@ -47,10 +57,60 @@ static inline bool pattern_holds(const void *block, size_t bytes, uint64_t seed)
   return true;
 }
 
+/* Memory of the CPU's that parts of blocks pass through. */
+enum { STAGE_BYTES = 1 << 20 };
+static _Thread_local uint64_t stage[STAGE_BYTES / sizeof(uint64_t)];
+
+static inline void staged_copy(void *to, const void *from, size_t bytes) {
+  CHECK_OK(forebay_stream_copy(NULL, to, from, bytes, NULL));
+  CHECK_OK(forebay_stream_synchronize(NULL, NULL));
+}
+
+static inline void pattern_fill(void *block, size_t bytes, uint64_t seed) {
+  if (!on_device()) {
+    words_fill(block, 0, bytes, seed);
+    return;
+  }
+  for (size_t first = 0; first < bytes; first += STAGE_BYTES) {
+    const size_t part = bytes - first < STAGE_BYTES ? bytes - first : STAGE_BYTES;
+    words_fill(stage, first, part, seed);
+    staged_copy((char *)block + first, stage, part);
+  }
+}
+
+static inline bool pattern_holds(const void *block, size_t bytes, uint64_t seed) {
+  if (!on_device()) return words_hold(block, 0, bytes, seed);
+  for (size_t first = 0; first < bytes; first += STAGE_BYTES) {
+    const size_t part = bytes - first < STAGE_BYTES ? bytes - first : STAGE_BYTES;
+    staged_copy(stage, (const char *)block + first, part);
+    if (!words_hold(stage, first, part, seed)) return false;
+  }
+  return true;
+}
+
+static inline bool same_bytes(const unsigned char *at, size_t bytes, unsigned char value) {
+  return bytes == 0 || (at[0] == value && memcmp(at, at + 1, bytes - 1) == 0);
+}
+
 /* Whether every byte of the block is `value`. */
 static inline bool bytes_are(const void *block, size_t bytes, unsigned char value) {
-  const unsigned char *at = block;
-  return bytes == 0 || (at[0] == value && memcmp(at, at + 1, bytes - 1) == 0);
+  if (!on_device()) return same_bytes(block, bytes, value);
+  for (size_t first = 0; first < bytes; first += STAGE_BYTES) {
+    const size_t part = bytes - first < STAGE_BYTES ? bytes - first : STAGE_BYTES;
+    staged_copy(stage, (const char *)block + first, part);
+    if (!same_bytes((const unsigned char *)stage, part, value)) return false;
+  }
+  return true;
+}
+
+/* Makes every byte of the block `value`. */
+static inline void bytes_fill(void *block, size_t bytes, unsigned char value) {
+  if (!on_device()) {
+    memset(block, value, bytes);
+    return;
+  }
+  CHECK_OK(forebay_stream_fill(NULL, block, value, bytes, NULL));
+  CHECK_OK(forebay_stream_synchronize(NULL, NULL));
 }
 
 /* Whether a message names a number of bytes, as digits or as whole MiB. */

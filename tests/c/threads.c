@@ -7,54 +7,54 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-enum { THREADS = 8, OPERATIONS = 20000, OWN = 64, SHARED = 256 };
+enum { THREADS = 8, OPERATIONS = 20000, ON_DEVICE = 1000, OWN = 64, SHARED = 256 };
 
-/* A block with its size and seed in front, in its own first words. */
-typedef struct header {
-  uint64_t bytes;
+/* A block, kept in the CPU's own memory. */
+typedef struct held {
+  void *block;
+  size_t bytes;
   uint64_t seed;
-} header;
+} held;
 
 static forebay_pool_t pool;
-static _Atomic(void *) mailbox[SHARED];
+static _Atomic(held *) mailbox[SHARED];
 
-static void *make(uint64_t *state) {
-  const size_t bytes = random_size(state, sizeof(header) + 8, KIB(512));
-  const uint64_t seed = random_next(state);
-  void *block = NULL;
-  if (seed % 4 == 0) {
-    CHECK_OK(forebay_malloc(&block, bytes));
+static held *make(uint64_t *state) {
+  held *made = malloc(sizeof *made);
+  CHECK(made != NULL);
+  made->bytes = random_size(state, 24, KIB(512));
+  made->seed = random_next(state);
+  if (made->seed % 4 == 0) {
+    CHECK_OK(forebay_malloc(&made->block, made->bytes));
   } else {
-    CHECK_OK(forebay_alloc(pool, &block, bytes, NULL));
+    CHECK_OK(forebay_alloc(pool, &made->block, made->bytes, NULL));
   }
-  CHECK(block != NULL);
-  header *head = block;
-  head->bytes = bytes;
-  head->seed = seed;
-  pattern_fill(head + 1, bytes - sizeof *head, seed);
-  return block;
+  CHECK(made->block != NULL);
+  pattern_fill(made->block, made->bytes, made->seed);
+  return made;
 }
 
-static void check_and_free(void *block) {
-  const header head = *(header *)block;
-  CHECK(pattern_holds((header *)block + 1, head.bytes - sizeof head, head.seed));
-  if (head.seed % 4 == 0) {
-    CHECK_OK(forebay_free(block));
+static void check_and_free(held *done) {
+  CHECK(pattern_holds(done->block, done->bytes, done->seed));
+  if (done->seed % 4 == 0) {
+    CHECK_OK(forebay_free(done->block));
   } else {
-    CHECK_OK(forebay_dealloc(pool, block, NULL));
+    CHECK_OK(forebay_dealloc(pool, done->block, NULL));
   }
+  free(done);
 }
 
 static void *work(void *number) {
   uint64_t state = 1000 + (uintptr_t)number;
-  void *own[OWN] = {NULL};
-  for (int i = 0; i < OPERATIONS; i++) {
-    void **at = &own[random_next(&state) % OWN];
+  held *own[OWN] = {NULL};
+  const int operations = on_device() ? ON_DEVICE : OPERATIONS;
+  for (int i = 0; i < operations; i++) {
+    held **at = &own[random_next(&state) % OWN];
     if (*at == NULL) {
       *at = make(&state);
     } else if (random_next(&state) % 3 == 0) {
       /* Into a mailbox; what was there is some thread's, and ours to free now. */
-      void *other = atomic_exchange(&mailbox[random_next(&state) % SHARED], *at);
+      held *other = atomic_exchange(&mailbox[random_next(&state) % SHARED], *at);
       if (other != NULL) check_and_free(other);
       *at = NULL;
     } else {
@@ -76,8 +76,8 @@ int main(void) {
   }
   for (int i = 0; i < THREADS; i++) CHECK(pthread_join(threads[i], NULL) == 0);
   for (int i = 0; i < SHARED; i++) {
-    void *block = atomic_exchange(&mailbox[i], NULL);
-    if (block != NULL) check_and_free(block);
+    held *left = atomic_exchange(&mailbox[i], NULL);
+    if (left != NULL) check_and_free(left);
   }
   const forebay_stats stats = accounts(pool);
   check_sum(&stats);

@@ -3,11 +3,13 @@
 //! A process of its own: captures concern the default pool too.
 
 use forebay::config::{Config, DebugChecks, FreeMode};
+use forebay::driver::faulty::{CallSet, Fault, FaultyDriver};
 use forebay::driver::host::{HostDriver, HostOptions};
-use forebay::driver::{Driver, StreamHandle};
+use forebay::driver::{Code, Driver, StreamHandle};
 use forebay::error::Status;
 use forebay::pool::hot::SYNC_STREAM;
 use forebay::pool::{Pool, Settings, buffers, capture, hot};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -263,34 +265,109 @@ fn a_capture_that_fails_to_begin_is_open_nowhere() {
     }
 }
 
+/// A release that one pool refuses reaches the others all the same, and may be repeated.
+#[test]
+fn what_one_pool_refuses_the_others_release() {
+    let _alone = alone();
+    let (one, first, stream) = own_pool(|settings| settings.keeper = false);
+    let (_two, second, same) = own_pool(|settings| settings.keeper = false);
+    assert_eq!(stream, same, "each device counts its own");
+    let number = capture::begin(stream).expect("a stream of both");
+    for pool in [&first, &second] {
+        let block = pool.alloc(6 * MIB, stream).expect("fits");
+        pool.dealloc(block, stream).expect("live");
+    }
+    capture::end(number).expect("open");
+    let other = capture::begin(one.stream_create().expect("a stream").0).expect("the first's");
+    let refused = capture::release(number).expect_err("the first records no fence now");
+    assert_eq!(refused.status(), Status::Busy, "{refused}");
+    let mapped = |pool: &Pool| {
+        pool.trim(0).expect("no fault");
+        pool.stats().expect("alive").mapped_bytes
+    };
+    assert_eq!((mapped(&first), mapped(&second)), (6 << 20, 0), "the second's is free");
+    capture::end(other).expect("open");
+    capture::release(number).expect("nothing is open");
+    capture::release(other).expect("ended");
+    assert_eq!(mapped(&first), 0);
+}
+
+/// A capture whose pools all end, which only a lost context allows while it is open, is over.
+#[test]
+fn a_capture_is_over_when_its_last_pool_ends() {
+    let _alone = alone();
+    let (default, _) = host();
+    let options = HostOptions { total_bytes: 64 * MIB, ..HostOptions::default() };
+    let host = Arc::new(HostDriver::new(options).expect("a host device"));
+    let driver = Arc::new(FaultyDriver::new(host));
+    let mut settings = Settings::resolve(&Config::default(), 64 * MIB as u64, true);
+    settings.keeper = false;
+    let pool = Pool::with_driver(driver.clone() as Arc<dyn Driver>, settings).expect("a pool");
+    let known = default.driver().expect("alive");
+    let stream = loop {
+        let stream = driver.stream_create().expect("a stream");
+        if known.stream_check(stream).is_err() {
+            break stream.0;
+        }
+    };
+    let block = pool.alloc(MIB, 0).expect("fits");
+    capture::begin(stream).expect("a stream of the device");
+    let id = pool.id();
+    let _ = pool.into_handle();
+    let busy = forebay::pool::registry::destroy(id).expect_err("a capture is open");
+    assert_eq!(busy.status(), Status::Busy, "{busy}");
+    driver.fail(Fault::from_then_on(CallSet::ALL, 1).with_code(Code::ContextLost));
+    let pool = Pool::from_number(id).expect("alive");
+    let lost = pool.alloc(3 * MIB, 0).expect_err("the context is gone");
+    assert_eq!(lost.status(), Status::ContextLost, "{lost}");
+    pool.dealloc(block, 0).expect("frees succeed silently");
+    let _ = pool.into_handle();
+    forebay::pool::registry::destroy(id).expect("nothing is left to give back");
+    assert!(!capture::any_open());
+}
+
+/// So many pools are made and ended beside captures.
+const MEETINGS: usize = 20_000;
+
+/// Ends another thread's loop, whether the test goes well or not.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Pools come and go while captures begin and end: none keeps one open.
 #[test]
 fn pools_made_and_ended_meanwhile_keep_no_capture_open() {
     let _alone = alone();
     let (driver, pool, stream) = own_pool(|settings| settings.keeper = false);
-    let done = std::sync::atomic::AtomicBool::new(false);
+    let (done, made) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let start = Instant::now();
     std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+        let pools = scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
                 let settings = Settings::resolve(&Config::default(), 64 * MIB as u64, true);
                 let driver = driver.clone() as Arc<dyn Driver>;
-                let made = Pool::with_driver(driver, settings).expect("a pool");
-                let id = made.id();
-                let _ = made.into_handle();
+                let id = Pool::with_driver(driver, settings).expect("a pool").into_handle();
+                let id = forebay::pool::registry::pool_number(id).expect("a pool");
                 let start = Instant::now();
                 while let Err(error) = forebay::pool::registry::destroy(id) {
                     assert_eq!(error.status(), Status::Busy, "{error}");
-                    assert!(start.elapsed() < Duration::from_secs(60), "a capture stays open");
+                    assert!(start.elapsed() < Duration::from_secs(20), "a capture stays open");
                 }
+                made.fetch_add(1, Ordering::Relaxed);
             }
         });
-        for _ in 0..300 {
+        let _over = Over(&done);
+        while made.load(Ordering::Relaxed) < MEETINGS && !pools.is_finished() {
+            assert!(start.elapsed() < Duration::from_secs(120), "{made:?} pools in two minutes");
             let number = capture::begin(stream).expect("a stream of the device");
             capture::end(number).expect("open");
             capture::release(number).expect("ended");
             std::thread::yield_now();
         }
-        done.store(true, std::sync::atomic::Ordering::Relaxed);
     });
     assert!(!capture::any_open());
     pool.trim(0).expect("no capture is open");

@@ -9,6 +9,8 @@ mod full_use;
 mod refusals;
 #[path = "common/rounds.rs"]
 mod rounds;
+#[path = "limits/waits.rs"]
+mod waits;
 
 use common::{MIB, Random, check_books};
 use forebay::config::Config;

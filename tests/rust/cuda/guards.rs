@@ -40,9 +40,7 @@ fn wipe_of_pinned() {
     // SAFETY: ours, and no copy uses it.
     assert_eq!(unsafe { forebay_host_free(first.cast()) }, Status::Ok);
     for bytes in [3000, 5 * MIB] {
-        device.fill(word, 0, 4096, 0);
-        device.synchronize();
-        device.spin_until(word, 1, 0);
+        let kernel = device.busy(word, 0);
         let first = host_block(bytes);
         // SAFETY: the block has these bytes, and is the host's.
         unsafe { first.write_bytes(0x11, bytes) };
@@ -55,8 +53,7 @@ fn wipe_of_pinned() {
         assert!(seen.iter().all(|&byte| byte == 0), "{bytes}: not scrubbed");
         // SAFETY: as above.
         unsafe { second.write_bytes(0x22, bytes) };
-        // SAFETY: the simulation lets the CPU write device memory; the kernel waits for it.
-        unsafe { (word as *mut u32).write_volatile(1) };
+        drop(kernel);
         device.synchronize();
         // SAFETY: as above.
         let seen = unsafe { std::slice::from_raw_parts(second, bytes) };
@@ -175,11 +172,9 @@ fn wipe_beside_capture(declared: bool) {
     let (sim, pool, stream) = (device.sim, &device.pool, device.stream(Kind::Blocking));
     let set = buffers::create(pool.handle(), 20_000, 1).expect("fits");
     let out = buffers::acquire(set, stream).expect("one is in");
-    let word = sim.get("cuMemAlloc_v2", &[4096]);
-    device.fill(word, 0, 4096, 0);
-    device.synchronize();
+    let words = sim.get("cuMemAlloc_v2", &[4096]);
     let other = device.stream(Kind::NonBlocking);
-    device.spin_until(word, 1, other);
+    let kernel = device.busy(words, other);
     buffers::release(set, out, other).expect("out");
     let blocks = filled_blocks(&device);
     let number = declared.then(|| capture::begin(stream).expect("a stream of the device"));
@@ -205,12 +200,20 @@ fn wipe_beside_capture(declared: bool) {
     let mut graph = 0usize;
     sim.ok("cuStreamEndCapture", &[stream as usize, &raw mut graph as usize]);
     sim.ok("cuGraphDestroy", &[graph]);
+    // What overwrites the blocks comes behind this.
+    let before = device.busy(words + 256, 0);
     if let Some(number) = number {
         capture::end(number).expect("open");
         capture::release(number).expect("ended");
     }
-    // SAFETY: the simulation lets the CPU write device memory; the kernel waits for it.
-    unsafe { (word as *mut u32).write_volatile(1) };
+    drop(kernel);
+    pool.stats().expect("alive");
+    for &(_, bytes, _) in &blocks {
+        let next = pool.alloc(bytes, other).expect("fits");
+        assert!(blocks.iter().all(|&(freed, ..)| freed != next), "not overwritten yet");
+        pool.dealloc(next, other).expect("live");
+    }
+    drop(before);
     // What other streams could use is overwritten behind a fence, which a large free records.
     let large = pool.alloc(16 * MIB, SYNC_STREAM).expect("fits");
     pool.dealloc(large, SYNC_STREAM).expect("live");
@@ -228,7 +231,7 @@ fn wipe_beside_capture(declared: bool) {
     assert_eq!((stats.live_blocks, stats.sum()), (0, stats.mapped_bytes), "{stats:?}");
     let all = pool.alloc(64 * MIB, 0).expect("nothing is held back");
     pool.dealloc(all, 0).expect("live");
-    sim.ok("cuMemFree_v2", &[word]);
+    sim.ok("cuMemFree_v2", &[words]);
     device.destroy_stream(stream, true);
     device.destroy_stream(other, true);
     device.end();

@@ -46,6 +46,19 @@ pub struct Check {
     expected: u64,
 }
 
+/// A kernel that runs until this is dropped.
+pub struct Busy {
+    word: usize,
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        // SAFETY: the simulation lets the CPU write device memory, and the word lives as long as
+        // the kernel that waits for it.
+        unsafe { (self.word as *mut u32).write_volatile(1) };
+    }
+}
+
 /// Longest part of a block that one check reads.
 const WINDOW: usize = 64 << 10;
 
@@ -156,6 +169,24 @@ impl Device {
         self.enter();
         let mut words = [address as u64, u64::from(value)];
         assert_eq!(self.sim.launch(self.spin, stream as usize, &mut words), 0, "launch");
+    }
+
+    /// Makes a stream wait until the word at `address` is `value`.
+    pub fn wait_for_value(&self, address: usize, value: u32, stream: u64) {
+        const EQUAL: usize = 1;
+        self.enter();
+        let args = [stream as usize, address, value as usize, EQUAL];
+        self.sim.ok("cuStreamWaitValue32_v2", &args);
+    }
+
+    /// A kernel on `stream` that runs until the answer is dropped: by a test that fails, too, whose
+    /// end would otherwise wait for it. `word` is device memory that nobody else writes.
+    pub fn busy(&self, word: usize, stream: u64) -> Busy {
+        self.fill(word, 0, 4, stream);
+        // Else it could come behind the drop's write.
+        self.sim.ok("cuStreamSynchronize", &[stream as usize]);
+        self.spin_until(word, 1, stream);
+        Busy { word }
     }
 
     /// Waits for all work of the device.

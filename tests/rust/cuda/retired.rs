@@ -17,7 +17,8 @@ pub fn run(name: &str) -> bool {
         "handle comes back, told" => assert_eq!(successions(true), 0, "corrupt blocks"),
         "handle comes back, untold" => assert!(successions(false) > 0, "nobody noticed"),
         "untold destruction is told" => untold_destruction(),
-        "a kernel spins" => spins(),
+        "a kernel spins" => spins(Device::spin_until),
+        "a stream waits for a value" => spins(Device::wait_for_value),
         "a kernel spins, streams wait" => spins_with_waits(),
         _ => return false,
     }
@@ -116,20 +117,23 @@ fn a_stream_destroyed_untold_is_named_when_streams_are_checked() {
 /// What the word that a kernel spins on becomes: a fill of bytes.
 const GO: u32 = 0x0101_0101;
 
+/// Holds a stream up until the word at an address has a value.
+type Until = fn(&Device, usize, u32, u64);
+
 /// A kernel on stream `a` ends only once stream `b` has written a word, and memory that `a` frees
 /// behind the kernel is wanted on `b`. Answers the word and the freed block.
-fn spin(device: &Device, a: u64, b: u64, bytes: usize) -> (usize, usize) {
+fn spin(device: &Device, until: Until, a: u64, b: u64, bytes: usize) -> (usize, usize) {
     let word = device.pool.alloc(4096, b).expect("fits");
     device.fill(word, 0, 4096, b);
     device.synchronize();
     let block = device.pool.alloc(bytes, a).expect("fits");
-    device.spin_until(word, GO, a);
+    until(device, word, GO, a);
     device.fill(block, 7, bytes, a);
     device.pool.dealloc(block, a).expect("live");
     (word, block)
 }
 
-fn spins() {
+fn spins(until: Until) {
     let bytes = 6 * MIB;
     let patience = std::time::Duration::from_millis(20);
     let device = Device::open(0, 4, |settings| {
@@ -138,7 +142,7 @@ fn spins() {
         settings.oom_wait = patience;
     });
     let (a, b) = (device.stream(Kind::NonBlocking), device.stream(Kind::Blocking));
-    let (word, block) = spin(&device, a, b, bytes);
+    let (word, block) = spin(&device, until, a, b, bytes);
     // There is other memory: no wait for anything.
     let other = device.pool.alloc(bytes, b).expect("fits beside");
     assert!(other >= block + bytes || block >= other + bytes, "{other:#x} and {block:#x}");
@@ -169,6 +173,14 @@ fn a_spinning_kernel_does_not_stop_the_stream_that_ends_it() {
     on_sim("a kernel spins", &[("CONTEXT_EVENTS", "0")]);
 }
 
+/// The same where no kernel runs: the stream itself waits.
+#[test]
+fn a_wait_for_a_value_does_not_stop_the_stream_that_writes_it() {
+    on_sim("a stream waits for a value", &[]);
+    on_sim("a stream waits for a value", &[("SCHEDULE", "eager")]);
+    on_sim("a stream waits for a value", &[("CONTEXT_EVENTS", "0")]);
+}
+
 /// With internal dependencies on, the pool makes `b` wait for `a`, which waits for `b`: this is
 /// why they are off by default.
 fn spins_with_waits() {
@@ -178,7 +190,7 @@ fn spins_with_waits() {
         settings.limit = 10 * MIB as u64;
     });
     let (a, b) = (device.stream(Kind::NonBlocking), device.stream(Kind::NonBlocking));
-    let (word, block) = spin(&device, a, b, bytes);
+    let (word, block) = spin(&device, Device::spin_until, a, b, bytes);
     let taken = device.pool.alloc(bytes, b).expect("behind the kernel");
     assert_eq!(taken, block, "there is no other memory");
     device.fill(word, 1, 4096, b);

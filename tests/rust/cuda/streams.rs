@@ -166,7 +166,7 @@ fn four_threads_on_eight_streams_of_two_devices_corrupt_nothing() {
 }
 
 #[test]
-#[ignore = "a minute; cargo xtask test --full"]
+#[ignore = "three minutes; cargo xtask test --full"]
 fn four_threads_corrupt_nothing_for_long() {
     let first = common::seed(77);
     for seed in first..first + 10 {

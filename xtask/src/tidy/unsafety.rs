@@ -41,6 +41,7 @@ const ALLOWED: &[(&str, &str)] = &[
     ("src/pool/schedules.rs", "the schedules' own caches"),
     ("src/pool/slow.rs", "this thread's cache, and the caller's out pointer"),
     ("src/pool/slow/tests.rs", "a cache taken away by hand"),
+    ("src/pool/slots/tests.rs", "a look at the calling thread's own cache"),
     ("src/pool/stats.rs", "counters in other threads' caches"),
     ("src/pool/world.rs", "the word that tells a fork; exit hooks of the C library"),
     ("src/logging.rs", "the owner's log callback, a C function pointer"),
