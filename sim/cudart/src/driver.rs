@@ -1,13 +1,14 @@
 //! The driver: found as NVIDIA's runtime finds it, and a table of its functions.
 //!
 //! `dlopen("libcuda.so.1")`, `dlsym("cuGetProcAddress_v2")` or the first form, then each line of
-//! `requests_12.txt` or `requests_13.txt` in its order, by name, version and flags. The table keeps
+//! `requests_12.txt` or `requests_13.txt` in its order, by name, version and flags: all that the
+//! real one asks for but export tables. The table keeps
 //! what this library calls; a function that was not found answers 36 when it is called. Promises
 //! that no function is asked for that is not in the list. The table never changes once made.
 
 use crate::types::*;
 use std::collections::BTreeMap;
-use std::ffi::{CString, c_char, c_void};
+use std::ffi::{CStr, CString, c_char, c_void};
 use std::sync::OnceLock;
 
 const REQUESTS_12: &str = include_str!("requests_12.txt");
@@ -47,42 +48,52 @@ pub fn library() -> Option<&'static Driver> {
 }
 
 fn open() -> Option<Driver> {
-    // SAFETY: constant strings; the library stays open for the life of the process.
+    // SAFETY: constant texts; the library stays open for the life of the process.
     let (newest, first) = unsafe {
         let library = libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW);
         if library.is_null() {
             return None;
         }
-        let newest = libc::dlsym(library, c"cuGetProcAddress_v2".as_ptr());
-        let first = match newest.is_null() {
-            true => libc::dlsym(library, c"cuGetProcAddress".as_ptr()),
-            false => std::ptr::null_mut(),
-        };
-        (newest, first)
+        let find = |name: &CStr| libc::dlsym(library, name.as_ptr());
+        (find(c"cuGetProcAddress_v2"), find(c"cuGetProcAddress"))
     };
-    if newest.is_null() && first.is_null() {
-        return None;
-    }
+    let list = || requests(if is_13() { REQUESTS_13 } else { REQUESTS_12 });
     let mut found = Found::new();
-    for (name, version, flags) in requests(if is_13() { REQUESTS_13 } else { REQUESTS_12 }) {
+    if !newest.is_null() {
+        // SAFETY: the address is that of the function of this name.
+        let ask: GetProcAddress = unsafe { std::mem::transmute(newest) };
+        let mut said = 0;
+        // SAFETY: a text that ends in a zero byte, places of this frame.
+        found = look_up(list(), |name, to, version, flags| unsafe {
+            ask(name.as_ptr(), to, version, flags, &mut said)
+        });
+    }
+    // A driver of before CUDA 12 has the first form, or hides the second and answers nothing by it.
+    if found.is_empty() && !first.is_null() {
+        // SAFETY: the address is that of the function of this name.
+        let ask: GetProcAddressV1 = unsafe { std::mem::transmute(first) };
+        // SAFETY: as above.
+        found = look_up(list(), |name, to, version, flags| unsafe {
+            ask(name.as_ptr(), to, version, flags)
+        });
+    }
+    (!found.is_empty()).then(|| Driver::from_found(&found))
+}
+
+/// Asks for each line of a list.
+fn look_up(
+    list: impl Iterator<Item = (&'static str, i32, u64)>,
+    mut ask: impl FnMut(&CStr, &mut *mut c_void, i32, u64) -> Code,
+) -> Found {
+    let mut found = Found::new();
+    for (name, version, flags) in list {
         let Ok(text) = CString::new(name) else { continue };
         let mut at = std::ptr::null_mut();
-        let mut said = 0;
-        // SAFETY: the address is that of the function of this name; places of this frame.
-        let code = unsafe {
-            if newest.is_null() {
-                let ask: GetProcAddressV1 = std::mem::transmute(first);
-                ask(text.as_ptr(), &mut at, version, flags)
-            } else {
-                let ask: GetProcAddress = std::mem::transmute(newest);
-                ask(text.as_ptr(), &mut at, version, flags, &mut said)
-            }
-        };
-        if code == SUCCESS && !at.is_null() {
+        if ask(&text, &mut at, version, flags) == SUCCESS && !at.is_null() {
             found.insert((name, version, flags), at);
         }
     }
-    Some(Driver::from_found(&found))
+    found
 }
 
 /// The lines of a list of requests.
