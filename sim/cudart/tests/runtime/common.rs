@@ -27,7 +27,12 @@ pub fn runtime() -> *mut c_void {
     static HANDLE: OnceLock<usize> = OnceLock::new();
     let handle = *HANDLE.get_or_init(|| {
         let bytes = DEVICE_BYTES.to_string();
-        for (name, value) in [("FOREBAY_SIM_DEVICES", "2"), ("FOREBAY_SIM_MEMORY", &bytes)] {
+        // Queued work runs when it is waited for, so tests can see that it has not run before.
+        for (name, value) in [
+            ("FOREBAY_SIM_DEVICES", "2"),
+            ("FOREBAY_SIM_MEMORY", &bytes),
+            ("FOREBAY_SIM_SCHEDULE", "stepped"),
+        ] {
             if std::env::var_os(name).is_none() {
                 // SAFETY: no other test runs yet: all wait for this very cell.
                 unsafe { std::env::set_var(name, value) };

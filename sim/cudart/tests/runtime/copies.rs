@@ -43,6 +43,7 @@ fn rows_keep_their_pitch() {
 fn two_devices_exchange_memory() {
     let _turn = turn();
     let here = device_words(&[5, 6, 7, 8]);
+    assert_eq!(cudaDeviceSynchronize(), 0);
     assert_eq!(cudaSetDevice(1), 0);
     let there = device_words(&[0; 4]);
     assert_eq!(cudaMemcpyPeer(there, 1, here, 0, 16), 0);
