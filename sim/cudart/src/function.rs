@@ -67,8 +67,8 @@ fn blocks(threads: i32, shared: usize, of: impl Fn(u32) -> Result<i32, Code>) ->
     let mut most = of(BLOCKS_OF_PROCESSOR)?;
     most = most.min(of(THREADS_OF_PROCESSOR)? / threads);
     most = most.min(of(REGISTERS_OF_PROCESSOR)? / (threads * REGISTERS));
-    if shared > 0 {
-        let fit = of(SHARED_OF_PROCESSOR)? as usize / shared;
+    let all = of(SHARED_OF_PROCESSOR)? as usize;
+    if let Some(fit) = all.checked_div(shared) {
         most = most.min(i32::try_from(fit).unwrap_or(i32::MAX));
     }
     Ok(most)

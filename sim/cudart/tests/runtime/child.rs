@@ -34,5 +34,5 @@ pub fn ended(output: &Output, status: i32) -> String {
 
 /// A file of this process for a test to write, under the system's folder for such.
 pub fn scratch(name: &str) -> std::path::PathBuf {
-    std::env::temp_dir().join(format!("forebay-simcuda-{}-{name}", std::process::id()))
+    std::env::temp_dir().join(format!("forebay-simcudart-{}-{name}", std::process::id()))
 }

@@ -62,6 +62,7 @@ pub fn symbol(library: *mut c_void, name: &str) -> *mut c_void {
 macro_rules! functions {
     ($of:ident: $(fn $name:ident($($arg:ident: $kind:ty),*) -> $back:ty;)*) => {
         $(
+            #[allow(clippy::too_many_arguments, reason = "CUDA's own")]
             pub fn $name($($arg: $kind),*) -> $back {
                 let at = symbol($of(), stringify!($name));
                 // SAFETY: the header's type; the tests give places that fit.

@@ -33,6 +33,9 @@ fn rows_keep_their_pitch() {
     assert_eq!(cudaMemcpy2DAsync(to, 8, at, pitch, 8, 3, 2, 0), 0);
     assert_eq!(cudaStreamSynchronize(0), 0);
     assert_eq!(back, [1, 2, 3, 4, 0x0707_0707, 0x0707_0707]);
+    assert_eq!(cudaMemset2DAsync(at, pitch, 9, 4, 2, 0), 0);
+    assert_eq!(cudaMemcpy2D(to, 8, at, pitch, 8, 3, 2), 0);
+    assert_eq!(back, [0x0909_0909, 2, 0x0909_0909, 4, 0x0707_0707, 0x0707_0707]);
     assert_eq!(cudaMemcpy2D(to, 4, at, pitch, 8, 3, 2), 12);
     assert_eq!(cudaMemcpy2D(to, 8, at, pitch, 8, 3, 9), 21);
     assert_eq!(cudaMemcpy2D(to, 8, at, pitch, 0, 3, 2), 0);

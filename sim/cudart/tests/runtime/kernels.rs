@@ -46,12 +46,16 @@ fn a_body_runs_in_the_streams_order_on_copied_arguments() {
     let grid = Dim3(5, 1, 1);
     assert_eq!(cudaMemsetAsync(device, 1, 8, stream), 0);
     assert_eq!(cudaLaunchKernel(function, grid, ONE, places.as_mut_ptr(), 0, stream), 0);
-    by = 10;
+    let second = places[1].cast::<u32>();
+    let change = |value| {
+        // SAFETY: the second argument's place.
+        unsafe { *second = value }
+    };
+    change(10);
     assert_eq!(cudaLaunchKernel(function, ONE, ONE, places.as_mut_ptr(), 0, stream), 0);
-    by = 0;
+    change(0);
     assert_eq!(cudaMemcpyAsync(out.as_mut_ptr() as u64, device, 8, 2, stream), 0);
     assert_eq!(cudaStreamSynchronize(stream), 0);
-    assert_eq!(by, 0);
     let expected = (0x0101_0101u32 * 3 + 5).wrapping_mul(10).wrapping_add(1);
     assert_eq!(out, [expected; 2]);
     assert_eq!(forebay_simcudart_launches(name.as_ptr()), 2);
@@ -81,8 +85,11 @@ fn a_graph_keeps_a_bodys_arguments() {
     assert_eq!(cudaLaunchKernelExC(&config, function, places.as_mut_ptr()), 0);
     let (mut graph, mut exec) = (0, 0);
     assert_eq!(cudaStreamEndCapture(stream, &mut graph), 0);
-    (device, by, count) = (0, 0, 0);
-    assert_eq!((device, by, count), (0, 0, 0));
+    // SAFETY: the arguments' places.
+    unsafe {
+        *places[0].cast::<u64>() = 0;
+        *places[2].cast::<u64>() = 0;
+    }
     assert_eq!(cudaGraphInstantiate(&mut exec, graph, 0), 0);
     assert_eq!(cudaGraphDestroy(graph), 0);
     for _ in 0..3 {

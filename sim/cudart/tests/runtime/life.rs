@@ -135,7 +135,7 @@ fn listed(text: &str) -> BTreeSet<(String, String, String)> {
 #[test]
 fn the_driver_is_asked_for_the_functions_of_the_list_and_no_table() {
     let name = "life::the_driver_is_asked_for_the_functions_of_the_list_and_no_table";
-    let journal = std::env::temp_dir().join(format!("forebay-cudart-{}", std::process::id()));
+    let journal = child::scratch("journal");
     let path = journal.to_str().expect("is text");
     if let Some(output) = child::run(name, &[("FOREBAY_SIM_JOURNAL", path)]) {
         child::ended(&output, 0);
