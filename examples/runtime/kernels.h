@@ -1,7 +1,7 @@
 /* The kernels of the example: what each element is, and how a kernel is launched.
  *
- * All arithmetic is on 32 bits without a sign, modulo 2^32, so every machine gets the same words. The
- * functions of elements are those of the kernels, of their bodies for the CPU and of the
+ * All arithmetic is on 32 bits without a sign, modulo 2^32, so every machine gets the same words.
+ * The functions of elements are those of the kernels, of their bodies for the CPU and of the
  * reference that the program checks itself by. */
 #ifndef FOREBAY_EXAMPLE_KERNELS_H
 #define FOREBAY_EXAMPLE_KERNELS_H

@@ -209,19 +209,28 @@ unsafe fn with_body(driver: &Driver, own: bool, call: Call) -> Answer {
     }
 }
 
-/// A function of the driver's module: device, which retain of its context, name, handle.
-type Loaded = (i32, u64, &'static str, u64);
+/// A function of the driver's module.
+struct Loaded {
+    context: Context,
+    /// Which retain of the device's primary context it was made after.
+    generation: u64,
+    name: &'static str,
+    function: u64,
+}
 
 static LOADED: Mutex<Vec<Loaded>> = Mutex::new(Vec::new());
 
-/// The driver's function of this name in the current device's primary context.
+/// The driver's function of this name in the current context.
 fn function_of(driver: &Driver, name: &str) -> Result<u64, Code> {
-    let device = state::current_device(driver);
-    let now = state::generation(device);
+    let mut context = 0;
+    // SAFETY: a place of this frame.
+    unsafe { driver.cuCtxGetCurrent(&mut context) }?;
+    let generation = state::generation(state::current_device(driver));
     let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
-    loaded.retain(|(of, generation, ..)| *of != device || *generation == now);
-    if let Some(known) = loaded.iter().find(|l| l.0 == device && l.2 == name) {
-        return Ok(known.3);
+    loaded.retain(|l| l.context != context || l.generation == generation);
+    let known = |l: &&Loaded| l.context == context && l.name == name;
+    if let Some(known) = loaded.iter().find(known) {
+        return Ok(known.function);
     }
     let image = CString::new(OF_DRIVER.join(" ")).map_err(|_| ERROR_UNKNOWN)?;
     let (mut module, mut mode) = (0, RELAXED);
@@ -236,14 +245,10 @@ fn function_of(driver: &Driver, name: &str) -> Result<u64, Code> {
             let text = CString::new(*known).map_err(|_| ERROR_UNKNOWN)?;
             let mut function = 0;
             driver.cuModuleGetFunction(&mut function, module, text.as_ptr().cast::<c_char>())?;
-            loaded.push((device, now, known, function));
+            loaded.push(Loaded { context, generation, name: known, function });
         }
     }
-    loaded
-        .iter()
-        .find(|l| l.0 == device && l.2 == name)
-        .map(|l| l.3)
-        .ok_or(ERROR_INVALID_DEVICE_FUNCTION)
+    loaded.iter().find(known).map(|l| l.function).ok_or(ERROR_INVALID_DEVICE_FUNCTION)
 }
 
 unsafe fn of_driver(

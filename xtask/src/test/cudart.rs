@@ -1,8 +1,8 @@
 //! Group `cudart`: the simulated CUDA runtime, and programs that reach it by every way.
 //!
 //! Owns the order: stage the runtime, look at its files, run its tests, then build the programs of
-//! `tests/preload` against the shared and the static form and compare what they print with
-//! `expected.txt`. Writes only below `target`.
+//! `tests/preload` and `examples/runtime` against the shared and the static form and compare what
+//! they print with `expected.txt`. Writes only below `target`.
 
 use super::library::{check_with, compiler};
 use super::runtime::{Staged, exported, stage_runtime};
@@ -14,6 +14,7 @@ use std::process::Command;
 
 const PACKAGE: &str = "forebay_simcudart";
 const PROGRAMS: &str = "tests/preload";
+const EXAMPLE: &str = "examples/runtime";
 const INCLUDE: &str = "-Isim/cudart/include";
 const WARNINGS: [&str; 5] = ["-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror"];
 /// The runtime of CUDA 13 starts on no older driver.
@@ -50,7 +51,40 @@ pub fn run(options: Options) -> Tally {
         Ok(programs) => compare(&staged, &programs, &mut tally),
         Err(why) => tally.check("cudart::build", Err(why)),
     }
+    example(&staged, &mut tally);
     tally
+}
+
+/// The example, with the shared and with the static form.
+fn example(staged: &Staged, tally: &mut Tally) {
+    let expected = proc::read(format!("{EXAMPLE}/expected.txt"));
+    let objects = example_objects();
+    let forms =
+        [("shared", staged.folder.join("libcudart.so.12")), ("static", staged.archive.clone())];
+    for (name, library) in forms {
+        let result = objects.clone().and_then(|objects| {
+            let to = proc::target_dir().join("xtask-cudart").join(format!("inference_{name}"));
+            let mut link = compiler("CXX", "c++");
+            link.args(&objects).arg(&library).args(["-lpthread", "-ldl", "-o"]).arg(&to);
+            proc::capture(&mut link)?;
+            let mut run = proc::program(&to);
+            run.env("LD_LIBRARY_PATH", &staged.folder).env("FOREBAY_SIM_LEAKS", "1");
+            prints(&mut run, &expected.clone()?)
+        });
+        tally.check(&format!("cudart::example_{name}"), result);
+    }
+}
+
+fn example_objects() -> Outcome<Vec<PathBuf>> {
+    let work = proc::target_dir().join("xtask-cudart");
+    let compile = |name: &&str| {
+        let to = work.join(format!("{name}.o"));
+        let mut cc = compiler("CXX", "c++");
+        cc.args(["-std=c++17", "-O1", "-c", INCLUDE]).args(&WARNINGS[1..]);
+        proc::capture(cc.arg(format!("{EXAMPLE}/{name}.cpp")).arg("-o").arg(&to))?;
+        Ok(to)
+    };
+    ["kernels", "inference"].iter().map(compile).collect()
 }
 
 /// The programs of `tests/preload`, built.
