@@ -264,6 +264,9 @@ functions! { runtime:
 functions! { driver:
     fn cuDevicePrimaryCtxGetState(device: i32, flags: *mut u32, active: *mut i32) -> i32;
     fn cuCtxGetCurrent(to: *mut u64) -> i32;
+    fn cuCtxSetCurrent(context: u64) -> i32;
+    fn cuCtxCreate_v2(to: *mut u64, flags: u32, device: i32) -> i32;
+    fn cuCtxDestroy_v2(context: u64) -> i32;
     fn forebay_sim_report(buffer: *mut c_char, length: usize) -> usize;
 }
 

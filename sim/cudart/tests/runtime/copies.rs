@@ -13,6 +13,10 @@ fn the_kind_of_a_copy_is_checked() {
     assert_eq!(host, [1, 2, 3]);
     assert_eq!(cudaMemcpy(at, device, 12, 5), 21);
     assert_eq!(cudaMemcpy(device, at, 12, 3), 1, "the host is no device");
+    assert_eq!(cudaMemcpy(at, at, 12, 1), 1);
+    assert_eq!(cudaMemcpy(at, at, 12, 2), 1);
+    assert_eq!(cudaMemcpyAsync(at, at, 12, 1, 0), 1);
+    assert_eq!(cudaMemcpyAsync(at, device, 12, 9, 0), 21);
     assert_eq!(cudaMemcpy(device, at, 0, 1), 0);
     let mut other = [0u32; 3];
     assert_eq!(cudaMemcpy(other.as_mut_ptr() as u64, at, 12, 0), 0);

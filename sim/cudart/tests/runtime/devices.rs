@@ -26,6 +26,28 @@ fn the_current_device_is_the_threads_own() {
 }
 
 #[test]
+fn contexts_of_the_driver_are_taken_as_they_are() {
+    let _turn = turn();
+    let (mut device, mut at, mut own) = (-1, 0, 0);
+    let mut known = PointerAttributes::default();
+    assert_eq!(cudaSetDevice(1), 0);
+    assert_eq!(cuCtxSetCurrent(0), 0);
+    assert_eq!((cudaGetDevice(&mut device), device), (0, 1), "the one it chose");
+    assert_eq!(cudaMalloc(&mut at, 64), 0);
+    assert_eq!(cudaPointerGetAttributes(&mut known, at), 0);
+    assert_eq!(known.device, 1);
+    assert_eq!(cudaFree(at), 0);
+    assert_eq!(cuCtxCreate_v2(&mut own, 0, 0), 0);
+    assert_eq!((cudaGetDevice(&mut device), device), (0, 0), "that of the current context");
+    assert_eq!(cudaMalloc(&mut at, 64), 0);
+    assert_eq!(cudaPointerGetAttributes(&mut known, at), 0);
+    assert_eq!(known.device, 0);
+    assert_eq!(cudaFree(at), 0);
+    assert_eq!(cuCtxDestroy_v2(own), 0);
+    assert_eq!(cudaSetDevice(0), 0);
+}
+
+#[test]
 fn a_device_is_described_in_the_layout_of_cuda_12() {
     let _turn = turn();
     let mut bytes = [0xEEu8; 1040];
