@@ -98,7 +98,6 @@ not_built! {
     cudaGraphAddNode_v2
     cudaGraphChildGraphNodeGetGraph
     cudaGraphConditionalHandleCreate
-    cudaGraphDebugDotPrint
     cudaGraphDestroyNode
     cudaGraphEventRecordNodeGetEvent
     cudaGraphEventRecordNodeSetEvent
@@ -122,7 +121,6 @@ not_built! {
     cudaGraphExternalSemaphoresSignalNodeSetParams
     cudaGraphExternalSemaphoresWaitNodeGetParams
     cudaGraphExternalSemaphoresWaitNodeSetParams
-    cudaGraphGetRootNodes
     cudaGraphHostNodeGetParams
     cudaGraphHostNodeSetParams
     cudaGraphKernelNodeCopyAttributes
@@ -140,10 +138,6 @@ not_built! {
     cudaGraphMemsetNodeGetParams
     cudaGraphMemsetNodeSetParams
     cudaGraphNodeFindInClone
-    cudaGraphNodeGetDependencies
-    cudaGraphNodeGetDependencies_v2
-    cudaGraphNodeGetDependentNodes
-    cudaGraphNodeGetDependentNodes_v2
     cudaGraphNodeGetEnabled
     cudaGraphNodeSetEnabled
     cudaGraphNodeSetParams

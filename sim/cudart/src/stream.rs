@@ -2,6 +2,7 @@
 
 use crate::driver;
 use crate::entry::{export, place};
+use crate::graph::see;
 use crate::state;
 use crate::types::*;
 use std::ffi::c_void;
@@ -90,7 +91,11 @@ export! {
     pair own fn cudaStreamEndCapture, cudaStreamEndCapture_ptsz(
         stream: Stream, graph: *mut Graph,
     ) {
-        state::ready()?.cuStreamEndCapture(own, stream, graph)
+        state::ready()?.cuStreamEndCapture(own, stream, graph)?;
+        if !graph.is_null() {
+            see(*graph);
+        }
+        Ok(())
     }
 
     /// Whether a stream is being captured.
@@ -108,7 +113,10 @@ export! {
         let driver = state::ready()?;
         if driver::is_13() {
             let status = place(status)?;
-            driver.cuStreamGetCaptureInfo_v3(own, stream, status, id, graph, nodes, edges, count)
+            told(graph, |graph| {
+                driver
+                    .cuStreamGetCaptureInfo_v3(own, stream, status, id, graph, nodes, edges, count)
+            })
         } else {
             let (graph, nodes, count) = (std::ptr::null_mut(), std::ptr::null_mut(),
                 std::ptr::null_mut());
@@ -122,7 +130,10 @@ export! {
         nodes: *mut *const Node, count: *mut usize,
     ) {
         let driver = state::ready()?;
-        driver.cuStreamGetCaptureInfo(own, stream, place(status)?, id, graph, nodes, count)
+        let status = place(status)?;
+        told(graph, |graph| {
+            driver.cuStreamGetCaptureInfo(own, stream, status, id, graph, nodes, count)
+        })
     }
 
     /// About a capture, with what its edges carry.
@@ -132,11 +143,25 @@ export! {
     ) {
         let driver = state::ready()?;
         let status = place(status)?;
-        driver.cuStreamGetCaptureInfo_v3(own, stream, status, id, graph, nodes, edges, count)
+        told(graph, |graph| {
+            driver.cuStreamGetCaptureInfo_v3(own, stream, status, id, graph, nodes, edges, count)
+        })
     }
 
     /// The thread's mode of captures, exchanged.
     fn cudaThreadExchangeStreamCaptureMode(mode: *mut u32) {
         state::driver()?.cuThreadExchangeStreamCaptureMode(place(mode)?)
     }
+}
+
+/// Asks for a capture's graph even where the program does not: its nodes are asked about later.
+unsafe fn told(to: *mut Graph, ask: impl FnOnce(&mut Graph) -> Answer) -> Answer {
+    let mut graph = 0;
+    ask(&mut graph)?;
+    see(graph);
+    if graph != 0 && !to.is_null() {
+        // SAFETY: not null; the caller's promise.
+        unsafe { *to = graph };
+    }
+    Ok(())
 }

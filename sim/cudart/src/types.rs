@@ -38,6 +38,7 @@ pub const ERROR_CALL_REQUIRES_NEWER_DRIVER: Code = 36;
 pub const ERROR_MISSING_CONFIGURATION: Code = 52;
 pub const ERROR_INVALID_DEVICE_FUNCTION: Code = 98;
 pub const ERROR_INVALID_DEVICE: Code = 101;
+pub const ERROR_OPERATING_SYSTEM: Code = 304;
 pub const ERROR_NOT_FOUND: Code = 500;
 pub const ERROR_NOT_SUPPORTED: Code = 801;
 pub const ERROR_UNKNOWN: Code = 999;

@@ -229,6 +229,10 @@ functions! { runtime:
         nodes: *mut *const u64, count: *mut usize) -> i32;
     fn cudaGraphGetNodes(graph: u64, nodes: *mut u64, count: *mut usize) -> i32;
     fn cudaGraphGetEdges(graph: u64, from: *mut u64, to: *mut u64, count: *mut usize) -> i32;
+    fn cudaGraphGetRootNodes(graph: u64, nodes: *mut u64, count: *mut usize) -> i32;
+    fn cudaGraphNodeGetDependencies(node: u64, nodes: *mut u64, count: *mut usize) -> i32;
+    fn cudaGraphNodeGetDependentNodes(node: u64, nodes: *mut u64, count: *mut usize) -> i32;
+    fn cudaGraphDebugDotPrint(graph: u64, path: *const c_char, flags: u32) -> i32;
     fn cudaGraphNodeGetType(node: u64, to: *mut u32) -> i32;
     fn cudaGraphInstantiate(to: *mut u64, graph: u64, flags: u64) -> i32;
     fn cudaGraphLaunch(exec: u64, stream: u64) -> i32;

@@ -80,6 +80,49 @@ fn a_capture_becomes_a_graph_that_runs_as_often_as_launched() {
 }
 
 #[test]
+fn a_graphs_nodes_know_their_neighbours() {
+    let _turn = turn();
+    let (stream, device) = (stream(), device_words(&[1, 1]));
+    assert_eq!(cudaDeviceSynchronize(), 0);
+    assert_eq!(cudaStreamBeginCapture(stream, 0), 0);
+    assert_eq!(cudaMemsetAsync(device, 4, 4, stream), 0);
+    let (mut status, mut count, mut latest) = (0, 0, std::ptr::null());
+    let none = std::ptr::null_mut();
+    let code =
+        cudaStreamGetCaptureInfo_v2(stream, &mut status, none, none, &mut latest, &mut count);
+    assert_eq!((code, count), (0, 1));
+    // SAFETY: one node, by the count.
+    let first = unsafe { *latest };
+    assert_eq!((cudaGraphNodeGetDependencies(first, none, &mut count), count), (0, 0));
+    assert_eq!(cudaMemsetAsync(device + 4, 5, 4, stream), 0);
+    let mut graph = 0;
+    assert_eq!(cudaStreamEndCapture(stream, &mut graph), 0);
+    let mut found = [7, 7];
+    count = 2;
+    assert_eq!(cudaGraphGetRootNodes(graph, found.as_mut_ptr(), &mut count), 0);
+    assert_eq!((count, found), (1, [first, 0]));
+    count = 2;
+    assert_eq!(cudaGraphNodeGetDependentNodes(first, found.as_mut_ptr(), &mut count), 0);
+    assert_eq!(count, 1);
+    let second = found[0];
+    assert_ne!(second, first);
+    count = 1;
+    assert_eq!(cudaGraphNodeGetDependencies(second, found.as_mut_ptr(), &mut count), 0);
+    assert_eq!((count, found[0]), (1, first));
+    let file = crate::child::scratch("graph.dot");
+    let path = std::ffi::CString::new(file.to_str().expect("is text")).expect("no zero");
+    assert_eq!(cudaGraphDebugDotPrint(graph, path.as_ptr(), 0), 0);
+    let text = std::fs::read_to_string(&file).expect("was written");
+    std::fs::remove_file(&file).expect("is there");
+    assert!(text.starts_with("digraph"), "{text}");
+    assert!(text.contains(&format!("n{first:x} -> n{second:x};")), "{text}");
+    assert_eq!(cudaGraphDestroy(graph), 0);
+    assert_eq!(cudaGraphNodeGetDependencies(second, none, &mut count), 1);
+    assert_eq!(cudaStreamDestroy(stream), 0);
+    assert_eq!(cudaFree(device), 0);
+}
+
+#[test]
 fn what_a_capture_forbids_ends_it() {
     let mut turn = turn();
     turn.misuses();
