@@ -3,14 +3,16 @@
 //! Owns the groups, their time budgets, and the closing line. A group over its budget is a
 //! printed warning, never a failure: machines differ. What cannot run here is
 //! printed as skipped by name and not counted as passed. All run on the host backend, the groups
-//! `sim` and `cuda` on the simulated driver.
+//! `sim`, `cudart` and `cuda` on the simulated driver.
 
 mod c;
 mod cargo;
 mod cuda;
+mod cudart;
 mod library;
 mod probe;
 mod python;
+mod runtime;
 mod sim;
 
 pub use sim::stage_sim;
@@ -21,7 +23,7 @@ use crate::report::Tally;
 use std::time::Instant;
 
 /// The command's form.
-pub const USAGE: &str = "test [unit|rust|model|sim|probe|cuda|c|python|cli] [--full]";
+pub const USAGE: &str = "test [unit|rust|model|sim|probe|cudart|cuda|c|python|cli] [--full]";
 
 /// What the groups are told.
 #[derive(Clone, Copy)]
@@ -45,6 +47,7 @@ const GROUPS: &[Group] = &[
     Group { name: "model", budget: 300, full: 0, run: cargo::model },
     Group { name: "sim", budget: 300, full: 0, run: sim::run },
     Group { name: "probe", budget: 120, full: 0, run: probe::run },
+    Group { name: "cudart", budget: 90, full: 0, run: cudart::run },
     Group { name: "cuda", budget: 420, full: 1200, run: cuda::run },
     Group { name: "c", budget: 420, full: 0, run: c::run },
     Group { name: "python", budget: 120, full: 0, run: python::run },

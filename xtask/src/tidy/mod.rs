@@ -45,7 +45,7 @@ const RUST_DIRS: &[&str] =
     &["src", "cli", "xtask", "sim", "tests", "benches", "examples", "bindings", "fuzz"];
 
 /// Where C and C++ code lies.
-const C_DIRS: &[&str] = &["include", "bindings", "tests", "benches", "examples"];
+const C_DIRS: &[&str] = &["include", "bindings", "tests", "benches", "examples", "sim"];
 
 /// Written by `cargo xtask header`, so its form is cbindgen's.
 const GENERATED: &[&str] = &["include/forebay.h"];
@@ -94,9 +94,9 @@ fn read_all(dirs: &[&str], extensions: &[&str]) -> Outcome<Vec<Source>> {
 }
 
 /// The part of the source that every rule covers: the library, the command, xtask, the simulated
-/// driver and the probe.
+/// driver and runtime, and the probe.
 fn is_product(path: &Path) -> bool {
-    ["src", "cli/src", "xtask/src", "sim/cuda/src", "sim/probe/src"]
+    ["src", "cli/src", "xtask/src", "sim/cuda/src", "sim/cudart/src", "sim/probe/src"]
         .iter()
         .any(|dir| path.starts_with(dir))
 }

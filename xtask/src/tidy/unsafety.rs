@@ -60,6 +60,7 @@ const ALLOWED: &[(&str, &str)] = &[
     ("sim/cuda/src/engine/tests/", "host functions of the tests"),
     ("sim/cuda/src/entry.rs", "addresses of exported functions cross threads"),
     ("sim/cuda/src/world.rs", "the process's number and its exit handler"),
+    ("sim/cudart/src/", "CUDA's C functions: places of the caller, and the driver's functions"),
     ("sim/probe/src/cuda.rs", "the driver's C functions, found by name"),
     ("sim/probe/src/lab.rs", "pinned memory that a kernel waits for"),
     ("sim/probe/src/machine.rs", "a name that the driver wrote"),

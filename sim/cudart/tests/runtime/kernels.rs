@@ -1,0 +1,205 @@
+//! Kernels: registered, launched, with bodies and without, in streams and in graphs.
+
+use crate::common::*;
+use std::ffi::{CStr, c_void};
+
+const ONE: Dim3 = Dim3(1, 1, 1);
+
+/// Registers a kernel under an address of its own.
+fn register(name: &CStr, address: &'static u8) -> (u64, u64) {
+    let binary = __cudaRegisterFatBinary(std::ptr::null_mut());
+    let function = std::ptr::from_ref(address) as u64;
+    let none = std::ptr::null_mut();
+    __cudaRegisterFunction(binary, function, none, name.as_ptr(), -1, none, none, none, none, none);
+    (binary, function)
+}
+
+/// `scale(u32 *at, u32 by, u64 count)`: multiplies, and adds the grid's width.
+unsafe extern "C" fn scale(arguments: *mut *mut c_void, launch: *const c_void) {
+    // SAFETY: three arguments of these types, and a launch that begins with its grid.
+    unsafe {
+        let at = **arguments.cast::<*mut *mut u32>();
+        let by = **arguments.add(1).cast::<*mut u32>();
+        let count = **arguments.add(2).cast::<*mut u64>();
+        let width = *launch.cast::<u32>();
+        for i in 0..count as usize {
+            *at.add(i) = *at.add(i) * by + width;
+        }
+    }
+}
+
+const SCALE_SIZES: [usize; 3] = [8, 4, 8];
+
+#[test]
+fn a_body_runs_in_the_streams_order_on_copied_arguments() {
+    let _turn = turn();
+    static ADDRESS: u8 = 0;
+    let name = c"test_scale_order";
+    let (binary, function) = register(name, &ADDRESS);
+    assert_eq!(forebay_simcudart_kernel(name.as_ptr(), Some(scale), SCALE_SIZES.as_ptr(), 3), 0);
+    let (stream, out) = (stream(), pinned(2));
+    let mut device = device_words(&[0, 0]);
+    assert_eq!(cudaDeviceSynchronize(), 0);
+    let (mut by, mut count) = (3u32, 2u64);
+    let mut places =
+        [(&raw mut device).cast::<c_void>(), (&raw mut by).cast(), (&raw mut count).cast()];
+    let grid = Dim3(5, 1, 1);
+    assert_eq!(cudaMemsetAsync(device, 1, 8, stream), 0);
+    assert_eq!(cudaLaunchKernel(function, grid, ONE, places.as_mut_ptr(), 0, stream), 0);
+    let second = places[1].cast::<u32>();
+    let change = |value| {
+        // SAFETY: the second argument's place.
+        unsafe { *second = value }
+    };
+    change(10);
+    assert_eq!(cudaLaunchKernel(function, ONE, ONE, places.as_mut_ptr(), 0, stream), 0);
+    change(0);
+    assert_eq!(cudaMemcpyAsync(out.as_mut_ptr() as u64, device, 8, 2, stream), 0);
+    assert_eq!(cudaStreamSynchronize(stream), 0);
+    let expected = (0x0101_0101u32 * 3 + 5).wrapping_mul(10).wrapping_add(1);
+    assert_eq!(out, [expected; 2]);
+    assert_eq!(forebay_simcudart_launches(name.as_ptr()), 2);
+    __cudaUnregisterFatBinary(binary);
+    assert_eq!(cudaLaunchKernel(function, ONE, ONE, places.as_mut_ptr(), 0, stream), 98);
+    assert_eq!(cudaStreamDestroy(stream), 0);
+    assert_eq!(cudaFree(device), 0);
+    assert_eq!(cudaFreeHost(out.as_mut_ptr().cast()), 0);
+}
+
+#[test]
+fn a_graph_keeps_a_bodys_arguments() {
+    let _turn = turn();
+    static ADDRESS: u8 = 0;
+    let name = c"test_scale_graph";
+    let (_, function) = register(name, &ADDRESS);
+    assert_eq!(forebay_simcudart_kernel(name.as_ptr(), Some(scale), SCALE_SIZES.as_ptr(), 3), 0);
+    let stream = stream();
+    let mut device = device_words(&[1]);
+    let kept = device;
+    assert_eq!(cudaDeviceSynchronize(), 0);
+    let (mut by, mut count) = (2u32, 1u64);
+    let mut places =
+        [(&raw mut device).cast::<c_void>(), (&raw mut by).cast(), (&raw mut count).cast()];
+    assert_eq!(cudaStreamBeginCapture(stream, 0), 0);
+    let config = LaunchConfig { grid: ONE, block: ONE, shared: 0, stream, attributes: 0, count: 0 };
+    assert_eq!(cudaLaunchKernelExC(&config, function, places.as_mut_ptr()), 0);
+    let (mut graph, mut exec) = (0, 0);
+    assert_eq!(cudaStreamEndCapture(stream, &mut graph), 0);
+    // SAFETY: the arguments' places.
+    unsafe {
+        *places[0].cast::<u64>() = 0;
+        *places[2].cast::<u64>() = 0;
+    }
+    assert_eq!(cudaGraphInstantiate(&mut exec, graph, 0), 0);
+    assert_eq!(cudaGraphDestroy(graph), 0);
+    for _ in 0..3 {
+        assert_eq!(cudaGraphLaunch(exec, stream), 0);
+    }
+    assert_eq!(cudaStreamSynchronize(stream), 0);
+    assert_eq!(words_of(kept, 1), [15], "1, then three times twice and one more");
+    assert_eq!(cudaGraphExecDestroy(exec), 0);
+    assert_eq!(cudaStreamDestroy(stream), 0);
+    assert_eq!(cudaFree(kept), 0);
+}
+
+#[test]
+fn the_drivers_own_kernels_and_unknown_ones_are_queued() {
+    let _turn = turn();
+    static FILL: u8 = 0;
+    static OTHER: u8 = 0;
+    let (_, fill) = register(c"fill_u32", &FILL);
+    let (_, other) = register(c"_Z5otherPfi", &OTHER);
+    let stream = stream();
+    let mut device = device_words(&[0, 0, 0]);
+    assert_eq!(cudaDeviceSynchronize(), 0);
+    let (mut value, mut count) = (0xABCDu32, 2u64);
+    let mut places =
+        [(&raw mut device).cast::<c_void>(), (&raw mut value).cast(), (&raw mut count).cast()];
+    assert_eq!(cudaStreamBeginCapture(stream, 0), 0);
+    assert_eq!(cudaLaunchKernel(fill, ONE, ONE, places.as_mut_ptr(), 0, stream), 0);
+    assert_eq!(cudaLaunchKernel(other, ONE, ONE, std::ptr::null_mut(), 0, stream), 0);
+    let (mut graph, mut exec, mut nodes) = (0, 0, 0);
+    assert_eq!(cudaStreamEndCapture(stream, &mut graph), 0);
+    assert_eq!((cudaGraphGetNodes(graph, std::ptr::null_mut(), &mut nodes), nodes), (0, 2));
+    assert_eq!(cudaGraphInstantiate(&mut exec, graph, 0), 0);
+    assert_eq!(cudaGraphLaunch(exec, stream), 0);
+    assert_eq!(cudaStreamSynchronize(stream), 0);
+    assert_eq!(words_of(device, 3), [0xABCD, 0xABCD, 0]);
+    assert_eq!(cudaLaunchKernel(other, ONE, ONE, std::ptr::null_mut(), 0, stream), 0);
+    assert_eq!(cudaStreamQuery(stream), 600, "it is an entry of the stream");
+    assert_eq!(cudaStreamSynchronize(stream), 0);
+    assert_eq!(forebay_simcudart_launches(c"_Z5otherPfi".as_ptr()), 2);
+    assert_eq!(cudaGraphExecDestroy(exec), 0);
+    assert_eq!(cudaGraphDestroy(graph), 0);
+    assert_eq!(cudaStreamDestroy(stream), 0);
+    assert_eq!(cudaFree(device), 0);
+}
+
+#[test]
+fn shapes_are_checked_and_shared_memory_is_asked_for() {
+    let _turn = turn();
+    static ADDRESS: u8 = 0;
+    let (_, function) = register(c"test_shapes", &ADDRESS);
+    let none = std::ptr::null_mut();
+    assert_eq!(cudaLaunchKernel(1, ONE, ONE, none, 0, 0), 98);
+    assert_eq!(cudaLaunchKernel(function, Dim3(0, 1, 1), ONE, none, 0, 0), 9);
+    assert_eq!(cudaLaunchKernel(function, ONE, Dim3(1025, 1, 1), none, 0, 0), 9);
+    assert_eq!(cudaLaunchKernel(function, ONE, ONE, none, 64 << 10, 0), 1);
+    assert_eq!(cudaFuncSetAttribute(function, 8, 64 << 10), 0);
+    assert_eq!(cudaLaunchKernel(function, ONE, ONE, none, 64 << 10, 0), 0);
+    assert_eq!(cudaFuncSetAttribute(function, 8, 1 << 30), 1);
+    assert_eq!(cudaDeviceSynchronize(), 0);
+    let mut attributes = [-1; 36];
+    assert_eq!(cudaFuncGetAttributes(&mut attributes, function), 0);
+    assert_eq!((attributes[6], attributes[8], attributes[11]), (1024, 90, 64 << 10));
+    let mut blocks = 0;
+    assert_eq!(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&mut blocks, function, 256, 0), 0);
+    assert_eq!(blocks, 8);
+    assert_eq!(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&mut blocks, 1, 256, 0), 98);
+}
+
+#[test]
+fn a_launchs_shape_waits_on_its_thread() {
+    let _turn = turn();
+    let (mut grid, mut block, mut shared, mut stream) = (ONE, ONE, 0, 0);
+    let mut pop = |expected| {
+        let code = __cudaPopCallConfiguration(&mut grid, &mut block, &mut shared, &mut stream);
+        assert_eq!(code, expected);
+        (grid, block, shared, stream)
+    };
+    assert_eq!(__cudaPushCallConfiguration(Dim3(2, 3, 4), Dim3(5, 6, 7), 8, 9), 0);
+    assert_eq!(__cudaPushCallConfiguration(ONE, ONE, 1, 1), 0);
+    assert_eq!(pop(0), (ONE, ONE, 1, 1));
+    assert_eq!(pop(0), (Dim3(2, 3, 4), Dim3(5, 6, 7), 8, 9));
+    pop(52);
+}
+
+#[test]
+fn a_variable_has_memory_on_each_device() {
+    let _turn = turn();
+    static VARIABLE: u8 = 0;
+    let binary = __cudaRegisterFatBinary(std::ptr::null_mut());
+    let symbol = std::ptr::from_ref(&VARIABLE) as u64;
+    let none = std::ptr::null_mut();
+    __cudaRegisterVar(binary, symbol, none, c"variable".as_ptr(), 0, 16, 0, 0);
+    let (mut bytes, mut here, mut there) = (0, 0, 0);
+    assert_eq!((cudaGetSymbolSize(&mut bytes, symbol), bytes), (0, 16));
+    assert_eq!(cudaGetSymbolSize(&mut bytes, 1), 13);
+    let value = 0x55u32;
+    let from = std::ptr::from_ref(&value) as u64;
+    assert_eq!(cudaMemcpyToSymbol(symbol, from, 4, 8, 1), 0);
+    assert_eq!(cudaMemcpyToSymbol(symbol, from, 4, 13, 1), 1);
+    let mut back = [9u32; 4];
+    assert_eq!(cudaMemcpyFromSymbol(back.as_mut_ptr() as u64, symbol, 16, 0, 2), 0);
+    assert_eq!(back, [0, 0, 0x55, 0]);
+    assert_eq!(cudaGetSymbolAddress(&mut here, symbol), 0);
+    assert_eq!(cudaSetDevice(1), 0);
+    assert_eq!(cudaGetSymbolAddress(&mut there, symbol), 0);
+    assert_ne!(here, there);
+    assert_eq!(words_of(there, 4), [0; 4]);
+    __cudaUnregisterFatBinary(binary);
+    assert_eq!(cudaGetSymbolAddress(&mut there, symbol), 13);
+    assert_eq!(cudaFree(there), 0);
+    assert_eq!(cudaSetDevice(0), 0);
+    assert_eq!(cudaFree(here), 0);
+}
