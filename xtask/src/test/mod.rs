@@ -3,12 +3,13 @@
 //! Owns the groups, their time budgets, and the closing line. A group over its budget is a
 //! printed warning, never a failure: machines differ. What cannot run here is
 //! printed as skipped by name and not counted as passed. All run on the host backend, the groups
-//! `sim` and `cuda` on the simulated driver.
+//! `sim`, `cuda` and `preload` on the simulated driver.
 
 mod c;
 mod cargo;
 mod cuda;
 mod library;
+mod preload;
 mod probe;
 mod python;
 mod sim;
@@ -21,7 +22,7 @@ use crate::report::Tally;
 use std::time::Instant;
 
 /// The command's form.
-pub const USAGE: &str = "test [unit|rust|model|sim|probe|cuda|c|python|cli] [--full]";
+pub const USAGE: &str = "test [unit|rust|model|sim|probe|cuda|preload|c|python|cli] [--full]";
 
 /// What the groups are told.
 #[derive(Clone, Copy)]
@@ -44,6 +45,7 @@ const GROUPS: &[Group] = &[
     Group { name: "sim", budget: 300, run: sim::run },
     Group { name: "probe", budget: 120, run: probe::run },
     Group { name: "cuda", budget: 420, run: cuda::run },
+    Group { name: "preload", budget: 150, run: preload::run },
     Group { name: "c", budget: 420, run: c::run },
     Group { name: "python", budget: 120, run: python::run },
     Group { name: "cli", budget: 180, run: cargo::cli },

@@ -96,7 +96,7 @@ fn read_all(dirs: &[&str], extensions: &[&str]) -> Outcome<Vec<Source>> {
 /// The part of the source that every rule covers: the library, the command, xtask, the simulated
 /// driver and the probe.
 fn is_product(path: &Path) -> bool {
-    ["src", "cli/src", "xtask/src", "sim/cuda/src", "sim/probe/src"]
+    ["src", "cli/src", "xtask/src", "sim/cuda/src", "sim/probe/src", "bindings/preload/src"]
         .iter()
         .any(|dir| path.starts_with(dir))
 }
