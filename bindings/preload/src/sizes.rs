@@ -3,7 +3,7 @@
 //! The pool knows a block's rounded length, which is less than 64 KiB above the request; the
 //! request's low 16 bits, kept beside each possible address, give it back exactly. Owns a table by
 //! address: a root of one pointer a GiB, and below it 2 bytes for each 256, mapped where used.
-//! Cost: a load and a store an allocation. A GiB whose table cannot be mapped keeps rounded lengths.
+//! Cost: a load and a store an allocation. Where no table can be mapped, rounded lengths are told.
 
 use std::sync::atomic::{AtomicPtr, AtomicU16, Ordering};
 

@@ -1,6 +1,6 @@
 //! Group `preload`: the preload library under unchanged programs, on the simulated driver.
 //!
-//! Owns the order: stage the driver, then run the library's tests, which compile and run C programs.
+//! Owns the order: stage the driver, then run the tests, which compile and run C programs.
 
 use super::{Options, cargo, sim};
 use crate::proc;
