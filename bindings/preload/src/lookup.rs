@@ -235,9 +235,10 @@ pub unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut
         "cmp x9, #{nothing}",
         "b.eq 2f",
         "cbnz x9, 3f",
-        "adrp x9, {real}",
-        "ldr x9, [x9, #:lo12:{real}]",
-        "br x9",
+        // By x16 a jump may land where a call may, also with branch targets enforced.
+        "adrp x16, {real}",
+        "ldr x16, [x16, #:lo12:{real}]",
+        "br x16",
         "2:",
         "mov x9, #0",
         "3:",

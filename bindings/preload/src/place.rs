@@ -203,7 +203,11 @@ pub fn end_primary(device: Device) {
 fn end_device(device: Device) {
     let Some(api) = pool::api() else { return };
     let context = match places().get_mut(device as usize) {
-        Some(place) => std::mem::take(&mut place.context),
+        Some(place) => {
+            // Nobody makes a pool in what is ending.
+            place.refused = true;
+            std::mem::take(&mut place.context)
+        }
         None => return,
     };
     thread::forget_all();

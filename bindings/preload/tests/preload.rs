@@ -132,6 +132,15 @@ fn memory_is_reused_after_its_last_use() {
     ends_well(preloaded(&program).arg("stream").env("FOREBAY_FREE", "stream"));
 }
 
+#[test]
+fn threads_share_the_pool() {
+    let program = linked("stress.c", "stress");
+    for seed in ["1", "2", "3", "4"] {
+        let mut run = preloaded(&program);
+        ends_well(run.arg(seed).env("FOREBAY_SIM_SEED", seed).env("FOREBAY_SIM_MEMORY", "1GiB"));
+    }
+}
+
 /// Before CUDA 12.5 no event covers a context: streams are known from their making.
 #[test]
 fn memory_is_reused_after_its_last_use_without_context_events() {
