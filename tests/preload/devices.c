@@ -44,6 +44,11 @@ int main(void) {
   unsigned word = 0;
   OK(cuMemcpyDtoH_v2(&word, p[0] + 4092, 4));
   IS(word, 9);
+  /* A copy may go through the host; a fill needs access. */
+  OK(cuMemsetD32Async(p[1], 11, 1024, own));
+  OK(cuStreamSynchronize(own));
+  OK(cuMemcpyDtoH_v2(&word, p[1] + 4092, 4));
+  IS(word, 11);
   OK(cuMemFree_v2(p[0]));
   OK(cuMemFree_v2(p[1]));
   puts("well");

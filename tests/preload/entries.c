@@ -91,9 +91,11 @@ static void memory_ends(void) {
     OK(cuMemFree_v2(all[i]));
   }
   OK(cuCtxSynchronize());
-  CUdeviceptr managed = 0;
-  OK(cuMemAllocManaged(&managed, 128 << 20, 1));
-  OK(cuMemFree_v2(managed));
+  CUdeviceptr other = 0;
+  CUmemoryPool pool = NULL;
+  OK(cuDeviceGetDefaultMemPool(&pool, 0));
+  OK(cuMemAllocFromPoolAsync(&other, 128 << 20, pool, NULL));
+  OK(cuMemFreeAsync(other, NULL));
 }
 
 int main(void) {

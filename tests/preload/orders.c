@@ -2,7 +2,7 @@
  * gets it next never finds the old owner's writes. */
 #include "cu.h"
 
-#define WORDS (64 * 1024)
+#define WORDS (4 * 1024)
 #define ROUNDS 40
 
 enum how_freed { SYNC, ASYNC, ASYNC_OTHER, ASYNC_PER_THREAD, WAYS };
@@ -65,9 +65,13 @@ int main(int count, char **arguments) {
           fill(p, 1000 + round, streams[0]);
         }
         free_as((enum how_freed)how, p, event);
-        /* The next owner writes on another stream at once. */
-        OK(cuMemAlloc_v2(&q, WORDS * 4));
-        CUstream next = flags ? streams[1] : NULL;
+        /* The next owner, whichever way it asks, writes on another stream at once. */
+        CUstream next = flags && round % 2 ? streams[1] : NULL;
+        if (round % 4 < 2) {
+          OK(cuMemAlloc_v2(&q, WORDS * 4));
+        } else {
+          OK(cuMemAllocAsync(&q, WORDS * 4, next));
+        }
         fill(q, round, next);
         OK(cuStreamSynchronize(next));
         OK(cuStreamSynchronize(streams[0]));
@@ -76,7 +80,7 @@ int main(int count, char **arguments) {
       }
     }
   }
-  IS(served("cuMemAllocAsync"), WAYS * ROUNDS);
+  IS(served("cuMemAllocAsync"), 2 * WAYS * ROUNDS);
   IS(served("cuMemFreeAsync"), 2 * 2 * ROUNDS);
   IS(served("cuMemFreeAsync_ptsz"), 2 * ROUNDS);
   IS(passed("cuMemFree_v2"), 0);
