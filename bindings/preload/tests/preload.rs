@@ -132,6 +132,16 @@ fn memory_is_reused_after_its_last_use() {
     ends_well(preloaded(&program).arg("stream").env("FOREBAY_FREE", "stream"));
 }
 
+/// The canary of the test above: frees that follow the default stream alone, under streams that do
+/// not, are found out.
+#[test]
+fn memory_that_is_reused_too_early_is_seen() {
+    let mut run = preloaded(linked("orders.c", "orders_canary"));
+    let output = run.env("FOREBAY_FREE", "stream").output().expect("it starts");
+    let errors = text(&output.stderr);
+    assert!(!output.status.success() && errors.contains("words[i] is"), "{errors}");
+}
+
 #[test]
 fn threads_share_the_pool() {
     let program = linked("stress.c", "stress");
