@@ -152,8 +152,11 @@ pub fn open_driver(config: &Config) -> Result<Arc<dyn Driver>> {
     }
 }
 
-/// Devices that are open, by the driver's library and their number.
-static OPENED: Mutex<Option<HashMap<(Option<PathBuf>, i32), Opened>>> = Mutex::new(None);
+/// A device by the driver's library, if that is named, and its number.
+type DeviceKey = (Option<PathBuf>, i32);
+
+/// Devices that are open.
+static OPENED: Mutex<Option<HashMap<DeviceKey, Opened>>> = Mutex::new(None);
 
 /// The CUDA device that the configuration asks for, opened once.
 pub fn open_cuda(config: &Config) -> Result<Opened> {
