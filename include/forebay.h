@@ -482,6 +482,13 @@ forebay_status forebay_malloc(void **ptr, size_t bytes);
  * Frees memory with cudaFree's meaning: nothing still queued or running can see it reused.
  * Does not wait for the device by default (see FOREBAY_FREE).
  *
+ * Memory of forebay_malloc() and of forebay_alloc() may be freed in either way, as in CUDA. By
+ * this function: any stream gets it again after all work queued before the free. By
+ * forebay_free_async() or forebay_dealloc() on a stream: that stream gets it again at once, others
+ * after the stream's work queued before the free; the caller has ordered the stream after all
+ * other use. With FOREBAY_FREE=sync this function waits for the device itself; with
+ * FOREBAY_FREE=stream it is forebay_free_async() on the default stream.
+ *
  * @param ptr the start of a live block of any pool; NULL is fine.
  * @return FOREBAY_ERROR_NOT_OWNED, FOREBAY_ERROR_DOUBLE_FREE, FOREBAY_ERROR_INTERIOR_POINTER,
  * FOREBAY_ERROR_STALE_POINTER, FOREBAY_ERROR_FORKED; nothing changes then. After
@@ -737,6 +744,89 @@ forebay_status forebay_tag_set(uint32_t tag, uint32_t *previous);
  * `live_bytes` is NULL or valid for the write.
  */
 forebay_status forebay_tag_bytes(forebay_pool_t pool, uint32_t tag, uint64_t *live_bytes);
+
+/**
+ * forebay_malloc() from a given pool: memory for work on any stream.
+ *
+ * @param pool NULL: the default pool.
+ * @return as forebay_malloc(), and FOREBAY_ERROR_INVALID_POOL.
+ *
+ * Thread-safe. Free with forebay_free(), which takes the pool's lock unless the pool is the
+ * default one. Costs what forebay_malloc() does.
+ *
+ * # Safety
+ * `ptr` is NULL or valid for the write of a pointer.
+ */
+forebay_status forebay_pool_malloc(forebay_pool_t pool, void **ptr, size_t bytes);
+
+/**
+ * forebay_mem_info() for a given pool and its device.
+ *
+ * @param pool NULL: the default pool.
+ * @param free_bytes, total_bytes each may be NULL.
+ * @return FOREBAY_ERROR_INVALID_POOL, FOREBAY_ERROR_DRIVER.
+ *
+ * Thread-safe. One driver call.
+ *
+ * # Safety
+ * Each pointer is NULL or valid for the write.
+ */
+forebay_status forebay_pool_mem_info(forebay_pool_t pool, size_t *free_bytes, size_t *total_bytes);
+
+/**
+ * The live block that an address lies in, at its start or inside.
+ *
+ * @param base receives its first address.
+ * @param bytes receives its usable length: the request rounded up.
+ * @return FOREBAY_ERROR_NOT_OWNED, FOREBAY_ERROR_STALE_POINTER, FOREBAY_ERROR_DOUBLE_FREE when no
+ * live block is there, FOREBAY_ERROR_INVALID_ARGUMENT for NULLs.
+ *
+ * Thread-safe. Takes the pool's lock; no driver call.
+ *
+ * # Safety
+ * `base` and `bytes` are NULL or valid for the write. `ptr` is only compared.
+ */
+forebay_status forebay_block_range(const void *ptr, void **base, size_t *bytes);
+
+/**
+ * The pool whose memory an address lies in, live or not.
+ *
+ * @param pool receives the handle: NULL for the default pool, which serves fastest under that
+ * name.
+ * @return FOREBAY_ERROR_NOT_OWNED, FOREBAY_ERROR_STALE_POINTER.
+ *
+ * Thread-safe. Takes the registry's lock.
+ *
+ * # Safety
+ * `pool` is NULL or valid for the write. `ptr` is only compared.
+ */
+forebay_status forebay_pool_of(const void *ptr, forebay_pool_t *pool);
+
+/**
+ * Makes a stream known to a pool before it is used there. Only where the device has no events
+ * over a whole context (before CUDA 12.5) does it matter: forebay_free() then waits for the
+ * streams that are known.
+ *
+ * @param pool NULL: the default pool.
+ * @return FOREBAY_ERROR_INVALID_STREAM for a stream of another context.
+ *
+ * Thread-safe. forebay_stream_retire() ends it.
+ */
+forebay_status forebay_stream_note(forebay_pool_t pool, forebay_stream_t stream);
+
+/**
+ * Ends every pool of a device, its default pool too, before the device's context is reset or
+ * destroyed. Live blocks are reported as FOREBAY_LEAKS says, and their addresses are stale from
+ * then on: freeing them answers FOREBAY_ERROR_STALE_POINTER. The next use of the device makes a
+ * new default pool, in the context that is there then.
+ *
+ * @param device the device's number.
+ * @return FOREBAY_ERROR_BUSY while a graph capture is open on it, FOREBAY_ERROR_DRIVER when memory
+ * could not be given back: the call may be repeated.
+ *
+ * Thread-safe. The caller has waited for the device, and no other call on its pools is under way.
+ */
+forebay_status forebay_device_reset(int32_t device);
 
 /**
  * Fills `options` with the defaults that the environment gives.

@@ -8,4 +8,7 @@ fn main() {
     }
     println!("cargo:rustc-link-arg-cdylib=-Wl,-soname,libcuda.so.1");
     println!("cargo:rustc-link-arg-cdylib=-Wl,-z,nodelete");
+    // As in the real driver, the addresses that its tables hold are its own functions, also where
+    // a preloaded library exports the same names.
+    println!("cargo:rustc-link-arg-cdylib=-Wl,-Bsymbolic");
 }

@@ -28,6 +28,13 @@ pub unsafe extern "C" fn forebay_malloc(ptr: *mut *mut c_void, bytes: usize) -> 
 /// Frees memory with cudaFree's meaning: nothing still queued or running can see it reused.
 /// Does not wait for the device by default (see FOREBAY_FREE).
 ///
+/// Memory of forebay_malloc() and of forebay_alloc() may be freed in either way, as in CUDA. By
+/// this function: any stream gets it again after all work queued before the free. By
+/// forebay_free_async() or forebay_dealloc() on a stream: that stream gets it again at once, others
+/// after the stream's work queued before the free; the caller has ordered the stream after all
+/// other use. With FOREBAY_FREE=sync this function waits for the device itself; with
+/// FOREBAY_FREE=stream it is forebay_free_async() on the default stream.
+///
 /// @param ptr the start of a live block of any pool; NULL is fine.
 /// @return FOREBAY_ERROR_NOT_OWNED, FOREBAY_ERROR_DOUBLE_FREE, FOREBAY_ERROR_INTERIOR_POINTER,
 /// FOREBAY_ERROR_STALE_POINTER, FOREBAY_ERROR_FORKED; nothing changes then. After

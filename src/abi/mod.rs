@@ -8,6 +8,7 @@
 pub mod alloc;
 pub mod host;
 pub mod info;
+pub mod interpose;
 pub mod pools;
 pub mod share;
 pub mod streams;

@@ -138,7 +138,7 @@ fn create(options: Option<&PoolOptions>) -> Result<Pool> {
     if let Some(o) = options {
         apply(o, total, &config, &mut settings)?;
     }
-    Pool::with_driver(driver, settings)
+    Pool::from_number(devices::create_on(config.device, driver, settings)?)
 }
 
 fn invalid(message: String) -> Error {

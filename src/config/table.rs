@@ -13,6 +13,9 @@ const SWITCH_FORM: &str = "1, true, on, yes or 0, false, off, no";
 const DURATION_FORM: &str = "a duration such as 10s or 500ms, or plain milliseconds";
 const POSITIVE_SIZE_FORM: &str = "a size above 0 such as 4096, 512M, 1.5GiB or 80%";
 
+const BYTES_FORM: &str = "a size such as 4096, 512K or 1.5GiB";
+const NAMES_FORM: &str = "names of programs, with commas between them";
+
 /// One `FOREBAY_*` variable.
 #[derive(Clone, Copy)]
 pub struct Variable {
@@ -82,6 +85,35 @@ macro_rules! variable {
             },
         }
     };
+}
+
+/// A row of a variable that the preload library reads by itself: only its form is checked here.
+macro_rules! preload {
+    ($name:literal, $accepted:expr, $default:literal, $meaning:literal, $parser:expr) => {
+        Variable {
+            name: $name,
+            accepted: $accepted,
+            default: $default,
+            meaning: $meaning,
+            set: |_, text| $parser(text).map(|_| ()),
+        }
+    };
+}
+
+/// A size that does not depend on the device.
+fn bytes(text: &str) -> Option<u64> {
+    match Size::parse(text)? {
+        Size::Bytes(bytes) => Some(bytes),
+        _ => None,
+    }
+}
+
+fn names(text: &str) -> Option<()> {
+    text.split(',').all(|name| !name.trim().is_empty() && !name.contains('/')).then_some(())
+}
+
+fn ipc(text: &str) -> Option<()> {
+    parse::word(text, &[("off", ()), ("driver", ())])
 }
 
 fn some_size(text: &str) -> Option<Option<Size>> {
@@ -289,6 +321,49 @@ pub const VARIABLES: &[Variable] = &[
         "the libcuda.so.1 that the system's loader finds",
         "The CUDA driver's library, where the loader finds none or the wrong one.",
         cuda_library = absolute_path
+    ),
+    preload!(
+        "FOREBAY_ENABLE",
+        SWITCH_FORM,
+        "1",
+        "Preload library: whether a program's allocations come from the pool at all.",
+        parse::switch
+    ),
+    preload!(
+        "FOREBAY_PRELOAD_MIN",
+        BYTES_FORM,
+        "0",
+        "Preload library: smaller allocations are the driver's.",
+        bytes
+    ),
+    preload!(
+        "FOREBAY_PRELOAD_ONLY",
+        NAMES_FORM,
+        "every program",
+        "Preload library: the only programs, by file name, that it serves.",
+        names
+    ),
+    preload!(
+        "FOREBAY_PRELOAD_NOT",
+        NAMES_FORM,
+        "none",
+        "Preload library: programs, by file name, that it leaves alone.",
+        names
+    ),
+    preload!(
+        "FOREBAY_IPC",
+        "off or driver",
+        "off",
+        "Preload library: driver leaves all allocations to CUDA, for programs that send them to \
+         other processes by cudaIpcGetMemHandle.",
+        ipc
+    ),
+    preload!(
+        "FOREBAY_STATS",
+        SWITCH_FORM,
+        "0",
+        "Preload library: print at exit how many calls it served and passed on, by name.",
+        parse::switch
     ),
     variable!(
         "FOREBAY_HOST_EVENT_NS",

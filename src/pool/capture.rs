@@ -113,7 +113,9 @@ impl Core {
 /// Begins a graph capture on `stream`, in every pool. Answers its number.
 pub fn begin(stream: u64) -> Result<u64> {
     static NEXT: AtomicU64 = AtomicU64::new(1);
-    devices::default_pool()?;
+    if registry::live_pools().is_empty() {
+        devices::default_pool()?;
+    }
     release_gone();
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     // Known before the pools are asked: one that is made meanwhile begins it itself.

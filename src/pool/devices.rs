@@ -5,8 +5,9 @@
 
 use super::Settings;
 use super::core::Core;
-use super::registry::{create, pool};
+use super::registry::{create, end, pool};
 use super::world::check_world;
+use crate::base::sync::atomic::{AtomicU64, Ordering};
 use crate::config::{Backend, Config};
 use crate::driver::cuda::pinned::{self, PinnedDriver};
 use crate::driver::cuda::{self, Opened};
@@ -15,36 +16,31 @@ use crate::driver::segments::SegmentDriver;
 use crate::driver::{Code, Driver, DriverError};
 use crate::error::{Error, Result, Status};
 use crate::vmem::Vmem;
-use once_cell::sync::OnceCell;
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The number of the default pool, once made.
-static DEFAULT: OnceCell<u64> = OnceCell::new();
+/// The number of the default pool; 0: not made yet, or ended with its device.
+static DEFAULT: AtomicU64 = AtomicU64::new(0);
 
 /// The default pool's number, made at first use as the environment says.
 pub fn default_pool() -> Result<u64> {
-    check_world()?;
-    DEFAULT
-        .get_or_try_init(|| {
-            let config = Config::from_env()?;
-            crate::logging::init(&config);
-            let driver = open_driver(&config)?;
-            let total = driver.device().total_bytes as u64;
-            let settings = Settings::resolve(&config, total, driver.backend() == "host");
-            create(driver, settings)
-        })
-        .copied()
+    made_once(&DEFAULT, || {
+        let config = Config::from_env()?;
+        crate::logging::init(&config);
+        let driver = open_driver(&config)?;
+        let total = driver.device().total_bytes as u64;
+        let settings = Settings::resolve(&config, total, driver.backend() == "host");
+        create_on(config.device, driver, settings)
+    })
 }
 
-/// The number of the pool of pinned host memory, once made.
-static HOST: OnceCell<u64> = OnceCell::new();
+/// The number of the pool of pinned host memory; 0: not made yet, or ended with its device.
+static HOST: AtomicU64 = AtomicU64::new(0);
 
 /// The pool of pinned host memory, made at first use. Its limit is the device's size.
 pub fn host_pool() -> Result<u64> {
-    check_world()?;
-    HOST.get_or_try_init(|| {
+    made_once(&HOST, || {
         let config = Config::from_env()?;
         // The backend must be usable: pinned memory serves copies to its device.
         let driver = match config.backend {
@@ -54,9 +50,67 @@ pub fn host_pool() -> Result<u64> {
         let total = driver.device().total_bytes as u64;
         let mut settings = Settings::resolve(&config, total, true);
         settings.reserve = 0;
-        create(driver, settings)
+        create_on(config.device, driver, settings)
     })
-    .copied()
+}
+
+/// The pool whose number is in `number`; if there is none, `make` makes it, once at a time.
+fn made_once(number: &AtomicU64, make: impl FnOnce() -> Result<u64>) -> Result<u64> {
+    static MAKING: Mutex<()> = Mutex::new(());
+    check_world()?;
+    let made = |number: &AtomicU64| Some(number.load(Ordering::Acquire)).filter(|&id| id != 0);
+    if let Some(id) = made(number) {
+        return Ok(id);
+    }
+    let _making = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(id) = made(number) {
+        return Ok(id);
+    }
+    let id = make()?;
+    number.store(id, Ordering::Release);
+    Ok(id)
+}
+
+/// Pools by the device that they were made for.
+static PLACED: Mutex<Vec<(u64, i32)>> = Mutex::new(Vec::new());
+
+fn placed() -> MutexGuard<'static, Vec<(u64, i32)>> {
+    PLACED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Makes a pool, noted as one of `device`: it ends when that is reset.
+pub fn create_on(device: i32, driver: Arc<dyn Driver>, settings: Settings) -> Result<u64> {
+    let id = create(driver, settings)?;
+    let mut placed = placed();
+    placed.retain(|&(known, _)| known != id && pool(known).is_ok());
+    placed.push((id, device));
+    Ok(id)
+}
+
+/// Ends every pool of a device, the process's own too, and forgets the device: the next use opens
+/// it anew, in the context that is there then.
+pub fn end_device(device: i32) -> Result<()> {
+    check_world()?;
+    let config = Config::from_env()?;
+    let ids: Vec<u64> = placed().iter().filter(|p| p.1 == device).map(|p| p.0).collect();
+    for id in ids {
+        match end(id) {
+            Ok(()) => {}
+            Err(error) if error.status() == Status::InvalidPool => {}
+            Err(error) => return Err(error),
+        }
+        for own in [&DEFAULT, &HOST] {
+            let _other = own.compare_exchange(id, 0, Ordering::AcqRel, Ordering::Relaxed);
+        }
+        placed().retain(|&(known, _)| known != id);
+    }
+    retry_given();
+    let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
+    let forgotten = opened.as_mut().and_then(|o| o.remove(&(config.cuda_library, device)));
+    drop(opened);
+    // Gives the context back.
+    drop(forgotten);
+    Ok(())
 }
 
 /// Host memory that the system locks.
@@ -82,7 +136,10 @@ fn pinned_by_cuda(config: &Config) -> Result<Arc<dyn Driver>> {
 
 /// Live and held bytes of pinned host memory; zeros before its first use.
 pub fn host_bytes() -> (u64, u64) {
-    let Some(&id) = HOST.get() else { return (0, 0) };
+    let id = HOST.load(Ordering::Acquire);
+    if id == 0 {
+        return (0, 0);
+    }
     let stats = pool(id).and_then(|p| p.with_core(id, Core::stats));
     stats.map_or((0, 0), |s| (s.live_bytes, s.mapped_bytes))
 }
@@ -95,10 +152,14 @@ pub fn open_driver(config: &Config) -> Result<Arc<dyn Driver>> {
     }
 }
 
+/// A device by the driver's library, if that is named, and its number.
+type DeviceKey = (Option<PathBuf>, i32);
+
+/// Devices that are open.
+static OPENED: Mutex<Option<HashMap<DeviceKey, Opened>>> = Mutex::new(None);
+
 /// The CUDA device that the configuration asks for, opened once.
 pub fn open_cuda(config: &Config) -> Result<Opened> {
-    type Key = (Option<PathBuf>, i32);
-    static OPENED: Mutex<Option<HashMap<Key, Opened>>> = Mutex::new(None);
     let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
     let opened = opened.get_or_insert_default();
     let key = (config.cuda_library.clone(), config.device);
@@ -147,12 +208,12 @@ pub fn host_options(config: &Config) -> HostOptions {
 
 /// Whether the process made this pool for itself: such a pool lives as long as it.
 pub fn is_own(id: u64) -> bool {
-    DEFAULT.get() == Some(&id) || HOST.get() == Some(&id)
+    id != 0 && [&DEFAULT, &HOST].iter().any(|own| own.load(Ordering::Acquire) == id)
 }
 
 /// The default pool's number, if it has been made.
 pub fn default_made() -> Option<u64> {
-    DEFAULT.get().copied()
+    Some(DEFAULT.load(Ordering::Acquire)).filter(|&id| id != 0)
 }
 
 /// What the driver would not take back of pools that could not be made.

@@ -10,6 +10,7 @@
 //! - [`world`], [`devices`], [`registry`], [`start`]: the process: its state, drivers, pools and
 //!   threads; a pool's beginning;
 //! - [`control`]: limits, trim, pins, streams' end; [`capture`]: graph captures;
+//! - [`blocks`]: what interposers ask: the block around an address, known streams;
 //! - [`share`]: peers, exports and imports; [`loss`]: a context that is gone;
 //! - [`stats`], [`report`]: the accounts, leaks, what an out-of-memory error says;
 //! - [`buffers`]: sets of buffers of one size;
@@ -24,6 +25,7 @@
 
 pub mod ahead;
 pub mod arena;
+pub mod blocks;
 pub mod buffers;
 pub mod cache;
 pub mod capture;

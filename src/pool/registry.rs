@@ -394,14 +394,20 @@ fn next_number(registry: &mut Registry) -> Result<u64> {
 /// to the driver. On failure part of it may be gone: the pool takes no other call then, and
 /// this one may be repeated.
 pub fn destroy(id: u64) -> Result<()> {
-    retry_given();
-    let shared = pool(id)?;
+    pool(id)?;
     if devices::is_own(id) {
         return Err(Error::new(
             Status::InvalidArgument,
             "the default pool lives as long as the process; use forebay_shutdown to end",
         ));
     }
+    end(id)
+}
+
+/// [`destroy`] for any pool, the process's own too.
+pub(super) fn end(id: u64) -> Result<()> {
+    retry_given();
+    let shared = pool(id)?;
     // A repeated end has nothing to report: its pool takes no calls.
     if let Ok(ready) =
         shared.with_core(id, |core| core.without_captures().map(|()| core.settings.clone()))

@@ -162,6 +162,15 @@ fn filled_blocks(device: &Device) -> Vec<(usize, usize, u64)> {
     blocks
 }
 
+/// What other streams could use is overwritten behind a fence, which a large free records.
+fn fenced_by_a_large_free(device: &Device) {
+    let large = device.pool.alloc(16 * MIB, SYNC_STREAM).expect("fits");
+    device.pool.dealloc(large, SYNC_STREAM).expect("live");
+    device.synchronize();
+    device.pool.stats().expect("alive");
+    device.synchronize();
+}
+
 /// Frees on the legacy stream and with `cudaFree`'s meaning while a blocking stream captures: what
 /// overwrites them would end the capture.
 fn wipe_beside_capture(declared: bool) {
@@ -214,12 +223,7 @@ fn wipe_beside_capture(declared: bool) {
         pool.dealloc(next, other).expect("live");
     }
     drop(before);
-    // What other streams could use is overwritten behind a fence, which a large free records.
-    let large = pool.alloc(16 * MIB, SYNC_STREAM).expect("fits");
-    pool.dealloc(large, SYNC_STREAM).expect("live");
-    device.synchronize();
-    pool.stats().expect("alive");
-    device.synchronize();
+    fenced_by_a_large_free(&device);
     for &(block, bytes, _) in &blocks {
         // SAFETY: as above.
         let seen = unsafe { std::slice::from_raw_parts(block as *const u8, bytes) };

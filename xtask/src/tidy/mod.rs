@@ -96,9 +96,16 @@ fn read_all(dirs: &[&str], extensions: &[&str]) -> Outcome<Vec<Source>> {
 /// The part of the source that every rule covers: the library, the command, xtask, the simulated
 /// driver and runtime, and the probe.
 fn is_product(path: &Path) -> bool {
-    ["src", "cli/src", "xtask/src", "sim/cuda/src", "sim/cudart/src", "sim/probe/src"]
-        .iter()
-        .any(|dir| path.starts_with(dir))
+    const DIRS: [&str; 7] = [
+        "src",
+        "cli/src",
+        "xtask/src",
+        "bindings/preload/src",
+        "sim/cuda/src",
+        "sim/cudart/src",
+        "sim/probe/src",
+    ];
+    DIRS.iter().any(|dir| path.starts_with(dir))
 }
 
 /// The tokens, or a violation that says why there are none.

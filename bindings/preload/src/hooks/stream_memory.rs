@@ -1,0 +1,269 @@
+//! `cuMemAllocAsync`, `cuMemFreeAsync`: memory in a stream's order; and memory pools, which are the
+//! driver's.
+//!
+//! The pool serves streams of its own context. For a thread's own default stream, which has no lane
+//! there, memory comes and goes with `cudaMalloc`'s meaning, which is stronger. Memory of a graph,
+//! asked for or freed while the stream captures, is the driver's, and so is all of a device whose
+//! memory pool the program chose.
+#![allow(non_snake_case, reason = "CUDA's names")]
+
+use super::memory::{from_pool, in_range, note_drivers, refused, serving};
+use super::{capture, driver, pass_on, plainly, row};
+use crate::cuda::{self, Device, DevicePtr, Handle, Result, SUCCESS};
+use crate::pool::{self, Status};
+use crate::thread::{self, Thread};
+use crate::{count, loader, place, sizes};
+use std::sync::atomic::Ordering;
+
+/// The stream that a `_ptsz` function's handle means.
+fn per_thread(stream: Handle) -> Handle {
+    if stream == 0 { cuda::STREAM_PER_THREAD } else { stream }
+}
+
+/// Tries the pool; `None`: the driver is to answer.
+#[inline(always)]
+fn allocate(
+    thread: &Thread,
+    row: usize,
+    to: *mut DevicePtr,
+    bytes: usize,
+    stream: Handle,
+) -> Option<Result> {
+    if !in_range(bytes) || to.is_null() {
+        return None;
+    }
+    let serving = serving(thread)?;
+    if capture::any_open() && capture::captures(stream) {
+        return None;
+    }
+    if place::OWN_MEMORY_POOLS.load(Ordering::Relaxed) && place::has_own_memory_pool() {
+        return None;
+    }
+    let status = match stream {
+        // SAFETY: not null; CUDA asks the caller for a writable place.
+        cuda::STREAM_PER_THREAD => unsafe { from_pool(thread, serving, to, bytes) },
+        stream => {
+            let stream = if stream == cuda::STREAM_LEGACY { 0 } else { stream };
+            let (pool, api) = serving;
+            let mut address = 0;
+            // SAFETY: a local to fill.
+            let status =
+                thread.inside(|| unsafe { (api.alloc)(pool, &raw mut address, bytes, stream) });
+            if status == pool::OK {
+                sizes::note(address, bytes);
+                // SAFETY: as above.
+                unsafe { *to = address as DevicePtr };
+            }
+            status
+        }
+    };
+    let result = pool::as_cuda(status)?;
+    count::served(thread, row);
+    Some(result)
+}
+
+/// # Safety
+/// As of the driver's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemAllocAsync(
+    to: *mut DevicePtr,
+    bytes: usize,
+    stream: Handle,
+) -> Result {
+    thread::with(|thread| {
+        let row = row!(MemAllocAsync);
+        allocate(thread, row, to, bytes, stream).unwrap_or_else(|| {
+            let result = pass_on(
+                thread,
+                row,
+                || driver!(MemAllocAsync(to => *mut DevicePtr, bytes => usize, stream => Handle)),
+            );
+            note_drivers(result, to);
+            result
+        })
+    })
+}
+
+/// # Safety
+/// As of the driver's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemAllocAsync_ptsz(
+    to: *mut DevicePtr,
+    bytes: usize,
+    stream: Handle,
+) -> Result {
+    thread::with(|thread| {
+        let row = row!(MemAllocAsyncPt);
+        allocate(thread, row, to, bytes, per_thread(stream)).unwrap_or_else(|| {
+            let result = pass_on(
+                thread,
+                row,
+                || driver!(MemAllocAsyncPt(to => *mut DevicePtr, bytes => usize, stream => Handle)),
+            );
+            note_drivers(result, to);
+            result
+        })
+    })
+}
+
+/// Frees into the pool; `None`: the address is the driver's.
+#[inline(always)]
+fn free(thread: &Thread, row: usize, address: DevicePtr, stream: Handle) -> Option<Result> {
+    let api = pool::api()?;
+    if address == 0 || thread.is_inside() {
+        return None;
+    }
+    // A graph's own free node, or an error that the driver has to name.
+    if capture::any_open() && capture::captures(stream) {
+        return None;
+    }
+    let known = match thread.serves() {
+        Some(thread::Serves::Pool(pool)) if stream != cuda::STREAM_PER_THREAD => Some(pool),
+        _ => None,
+    };
+    let mut status = pool::NOT_OWNED;
+    if let Some(pool) = known {
+        let stream = if stream == cuda::STREAM_LEGACY { 0 } else { stream };
+        // SAFETY: any address is answered with a status; the caller gives the block up.
+        status = thread.inside(|| unsafe { (api.dealloc)(pool, address as usize, stream) });
+    }
+    if status != pool::OK {
+        status = elsewhere(thread, status, address, stream);
+    }
+    match status {
+        pool::OK => {
+            count::served(thread, row);
+            Some(SUCCESS)
+        }
+        DRIVERS_ERROR => Some(synchronize(stream)),
+        status => refused(status, address),
+    }
+}
+
+/// The stream cannot be waited for: the driver says why, and nothing was freed.
+const DRIVERS_ERROR: Status = -1;
+
+/// A free into another pool than the thread's, or on a stream that the pool has no lane for: the
+/// stream's work is waited for where a fence would not see it.
+#[cold]
+fn elsewhere(thread: &Thread, status: Status, address: DevicePtr, stream: Handle) -> Status {
+    let Some(api) = pool::api() else { return status };
+    let mut pool = 0;
+    // SAFETY: a local to fill.
+    let owned = thread.inside(|| unsafe { (api.pool_of)(address as usize, &raw mut pool) });
+    if owned != pool::OK {
+        return owned;
+    }
+    if stream != cuda::STREAM_PER_THREAD {
+        let stream = if stream == cuda::STREAM_LEGACY { 0 } else { stream };
+        // SAFETY: as in `free`.
+        let status = thread.inside(|| unsafe { (api.dealloc)(pool, address as usize, stream) });
+        if !matches!(status, pool::INVALID_STREAM | pool::UNSUPPORTED) {
+            return status;
+        }
+    }
+    if synchronize(stream) != SUCCESS {
+        return DRIVERS_ERROR;
+    }
+    // SAFETY: as in `free`.
+    thread.inside(|| unsafe { (api.free)(address as usize) })
+}
+
+fn synchronize(stream: Handle) -> Result {
+    type Synchronize = unsafe extern "C" fn(Handle) -> Result;
+    let found = loader::symbol(loader::driver(true), c"cuStreamSynchronize");
+    if found == 0 {
+        return cuda::NOT_FOUND;
+    }
+    // SAFETY: the driver's function of this name has this type; it checks the stream.
+    plainly(|| unsafe { std::mem::transmute::<usize, Synchronize>(found)(stream) })
+}
+
+/// # Safety
+/// As of the driver's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemFreeAsync(address: DevicePtr, stream: Handle) -> Result {
+    thread::with(|thread| {
+        let row = row!(MemFreeAsync);
+        free(thread, row, address, stream).unwrap_or_else(|| {
+            if !thread.is_inside() {
+                count::passed(thread, row);
+            }
+            plainly(|| driver!(MemFreeAsync(address => DevicePtr, stream => Handle)))
+        })
+    })
+}
+
+/// # Safety
+/// As of the driver's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemFreeAsync_ptsz(address: DevicePtr, stream: Handle) -> Result {
+    thread::with(|thread| {
+        let row = row!(MemFreeAsyncPt);
+        free(thread, row, address, per_thread(stream)).unwrap_or_else(|| {
+            if !thread.is_inside() {
+                count::passed(thread, row);
+            }
+            plainly(|| driver!(MemFreeAsyncPt(address => DevicePtr, stream => Handle)))
+        })
+    })
+}
+
+/// # Safety
+/// As of the driver's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemAllocFromPoolAsync(
+    to: *mut DevicePtr,
+    bytes: usize,
+    pool: Handle,
+    stream: Handle,
+) -> Result {
+    thread::with(|thread| {
+        let result = pass_on(thread, row!(MemAllocFromPool), || {
+            driver!(MemAllocFromPool(
+                to => *mut DevicePtr, bytes => usize, pool => Handle, stream => Handle,
+            ))
+        });
+        note_drivers(result, to);
+        result
+    })
+}
+
+/// # Safety
+/// As of the driver's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemAllocFromPoolAsync_ptsz(
+    to: *mut DevicePtr,
+    bytes: usize,
+    pool: Handle,
+    stream: Handle,
+) -> Result {
+    thread::with(|thread| {
+        let result = pass_on(thread, row!(MemAllocFromPoolPt), || {
+            driver!(MemAllocFromPoolPt(
+                to => *mut DevicePtr, bytes => usize, pool => Handle, stream => Handle,
+            ))
+        });
+        note_drivers(result, to);
+        result
+    })
+}
+
+/// A memory pool of the program's own choice has properties that it counts on.
+///
+/// # Safety
+/// As of the driver's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceSetMemPool(device: Device, pool: Handle) -> Result {
+    type Default = unsafe extern "C" fn(*mut Handle, Device) -> Result;
+    let result = plainly(|| driver!(DeviceSetMemPool(device => Device, pool => Handle)));
+    let found = loader::symbol(loader::driver(true), c"cuDeviceGetDefaultMemPool");
+    if result == SUCCESS && found != 0 {
+        let mut default = 0;
+        // SAFETY: the driver's function of this name has this type; a local to fill.
+        let asked =
+            unsafe { std::mem::transmute::<usize, Default>(found)(&raw mut default, device) };
+        place::set_memory_pool(device, asked == SUCCESS && default == pool);
+    }
+    result
+}

@@ -1,0 +1,339 @@
+//! Where pools are: which one serves a thread's current context, from its first use to its end.
+//!
+//! Owns the table of devices. A device's pool lives in one context: that which was current when
+//! it was made. A program's second context on the device is served by the driver. Promises that
+//! no context is made here, that a pool ends before its context does, and that addresses of ended
+//! pools are never freed into what came after.
+
+use crate::cuda::{Device, Handle, Result, SUCCESS};
+use crate::lookup::{Entry, real};
+use crate::pool::{self, Api};
+use crate::thread::{self, Serves};
+use crate::{loader, settings};
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Devices that are looked at; those above are the driver's.
+const DEVICES_MAX: usize = 64;
+
+/// One device.
+#[derive(Clone, Copy)]
+struct Place {
+    /// The pool's context; 0: no pool yet.
+    context: Handle,
+    /// The pool's handle.
+    pool: usize,
+    /// Whether that is the primary context.
+    primary: bool,
+    /// The pool could not be made: the driver serves until a context ends.
+    refused: bool,
+    /// References that the program holds on the primary context.
+    references: u64,
+    /// Devices that may use this one's memory, one a bit.
+    peers: u64,
+    /// The program chose another memory pool than the default for its stream-ordered memory.
+    own_memory_pool: bool,
+}
+
+const NOWHERE: Place = Place {
+    context: 0,
+    pool: 0,
+    primary: false,
+    refused: false,
+    references: 0,
+    peers: 0,
+    own_memory_pool: false,
+};
+
+static PLACES: Mutex<[Place; DEVICES_MAX]> = Mutex::new([NOWHERE; DEVICES_MAX]);
+/// Whether any device's memory pool is the program's own choice.
+pub static OWN_MEMORY_POOLS: AtomicBool = AtomicBool::new(false);
+/// Whether any pool has ended: from then on addresses may have belonged to one.
+static ANY_ENDED: AtomicBool = AtomicBool::new(false);
+/// The driver's live allocations at addresses of ended pools.
+static DRIVERS_OWN: Mutex<Option<HashSet<u64>>> = Mutex::new(None);
+
+fn places() -> MutexGuard<'static, [Place; DEVICES_MAX]> {
+    PLACES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The current context and its device; nothing without one.
+pub fn current() -> Option<(Handle, Device)> {
+    type Current = unsafe extern "C" fn(*mut Handle) -> Result;
+    type OfDevice = unsafe extern "C" fn(*mut Device) -> Result;
+    let (mut context, mut device) = (0, -1);
+    let current = loader::symbol(loader::driver(true), c"cuCtxGetCurrent");
+    let of_device = loader::symbol(loader::driver(true), c"cuCtxGetDevice");
+    if current == 0 || of_device == 0 {
+        return None;
+    }
+    // SAFETY: the driver's functions of these names have these types; locals to fill.
+    let found = unsafe {
+        std::mem::transmute::<usize, Current>(current)(&raw mut context) == SUCCESS
+            && context != 0
+            && std::mem::transmute::<usize, OfDevice>(of_device)(&raw mut device) == SUCCESS
+    };
+    (found && (0..DEVICES_MAX as Device).contains(&device)).then_some((context, device))
+}
+
+/// The device of a context that need not be current.
+pub fn device_of(context: Handle) -> Option<Device> {
+    within(context, || current().map(|(_, device)| device)).flatten()
+}
+
+/// Runs `f` with a context current.
+pub fn within<R>(context: Handle, f: impl FnOnce() -> R) -> Option<R> {
+    type Push = unsafe extern "C" fn(Handle) -> Result;
+    type Pop = unsafe extern "C" fn(*mut Handle) -> Result;
+    let (push, pop) = (real(Entry::CtxPush), real(Entry::CtxPop));
+    if push == 0 || pop == 0 {
+        return None;
+    }
+    // SAFETY: the driver's functions of these names have these types; it checks the context.
+    unsafe {
+        if std::mem::transmute::<usize, Push>(push)(context) != SUCCESS {
+            return None;
+        }
+        let result = f();
+        let mut popped = 0;
+        std::mem::transmute::<usize, Pop>(pop)(&raw mut popped);
+        Some(result)
+    }
+}
+
+/// What serves this thread now. The first time, in a device's first context, its pool is made.
+#[cold]
+pub fn look_up() -> Serves {
+    let generation = thread::generation();
+    if !settings::get().enabled {
+        return keep(generation, Serves::Driver);
+    }
+    // Without a context the driver has the answer; that is not kept, one may come unseen.
+    let Some((context, device)) = current() else { return Serves::Driver };
+    let Some(api) = pool::open() else { return keep(generation, Serves::Driver) };
+    let mut places = places();
+    let Some(place) = places.get_mut(device as usize) else { return Serves::Driver };
+    if place.context == 0 && !place.refused {
+        make(api, place, context, device);
+    }
+    let serves = match *place {
+        Place { context: own, pool, refused: false, .. } if own == context => Serves::Pool(pool),
+        _ => Serves::Driver,
+    };
+    drop(places);
+    keep(generation, serves)
+}
+
+fn keep(generation: u64, serves: Serves) -> Serves {
+    thread::with(|thread| thread.keep(generation, serves));
+    serves
+}
+
+/// Makes a device's pool in the current context.
+fn make(api: &Api, place: &mut Place, context: Handle, device: Device) {
+    match thread::with(|thread| thread.inside(|| api.make_pool(device))) {
+        Ok(pool) => {
+            place.context = context;
+            place.pool = pool;
+            place.primary = is_primary(context, device);
+            for peer in (0..64).filter(|peer| place.peers >> peer & 1 != 0) {
+                // SAFETY: numbers only. Refused: the peer's accesses fail as without Forebay.
+                unsafe { (api.enable_peer)(pool, peer) };
+            }
+            crate::hooks::capture::declare_open(api, pool);
+        }
+        // The parent's pool: the driver tells the child the same.
+        Err(pool::FORKED | pool::SHUT_DOWN) => {}
+        Err(_) => {
+            static SAID: AtomicBool = AtomicBool::new(false);
+            let text = format!("device {device} stays the driver's: {}", api.why());
+            loader::say_once(&SAID, &text);
+            place.refused = true;
+        }
+    }
+}
+
+/// Whether a context of the device is its primary one. It exists, so asking makes none.
+fn is_primary(context: Handle, device: Device) -> bool {
+    type State = unsafe extern "C" fn(Device, *mut u32, *mut i32) -> Result;
+    type Retain = unsafe extern "C" fn(*mut Handle, Device) -> Result;
+    type Release = unsafe extern "C" fn(Device) -> Result;
+    let state = loader::symbol(loader::driver(true), c"cuDevicePrimaryCtxGetState");
+    let (retain, release) = (real(Entry::PrimaryRetain), real(Entry::PrimaryRelease));
+    if state == 0 || retain == 0 || release == 0 {
+        return false;
+    }
+    let (mut flags, mut active, mut primary) = (0, 0, 0);
+    // SAFETY: the driver's functions of these names have these types; locals to fill; the
+    // reference that is taken is given back.
+    unsafe {
+        let state = std::mem::transmute::<usize, State>(state);
+        if state(device, &raw mut flags, &raw mut active) != SUCCESS || active == 0 {
+            return false;
+        }
+        let retain = std::mem::transmute::<usize, Retain>(retain);
+        if retain(&raw mut primary, device) != SUCCESS {
+            return false;
+        }
+        std::mem::transmute::<usize, Release>(release)(device);
+    }
+    primary == context
+}
+
+/// Ends the pool of a context that is about to go.
+pub fn end_context(context: Handle) {
+    let found = places().iter().position(|p| p.context == context && context != 0);
+    match found {
+        Some(device) => end_device(device as Device),
+        None => thread::forget_all(),
+    }
+}
+
+/// Ends the pool in a device's primary context, which is about to go.
+pub fn end_primary(device: Device) {
+    let primary = places().get(device as usize).is_some_and(|p| p.primary && p.context != 0);
+    if primary {
+        end_device(device);
+    } else {
+        thread::forget_all();
+    }
+}
+
+fn end_device(device: Device) {
+    let Some(api) = pool::api() else { return };
+    let context = match places().get_mut(device as usize) {
+        Some(place) => {
+            // Nobody makes a pool in what is ending.
+            place.refused = true;
+            std::mem::take(&mut place.context)
+        }
+        None => return,
+    };
+    thread::forget_all();
+    ANY_ENDED.store(true, Ordering::Release);
+    crate::hooks::capture::end_all(api);
+    within(context, || {
+        type Synchronize = unsafe extern "C" fn() -> Result;
+        let wait = loader::symbol(loader::driver(true), c"cuCtxSynchronize");
+        if wait != 0 {
+            // SAFETY: the driver's function of this name has this type. An error means that the
+            // context has failed; nothing runs in it then.
+            unsafe { std::mem::transmute::<usize, Synchronize>(wait)() };
+        }
+    });
+    // SAFETY: a number. The device has been waited for.
+    let status = thread::with(|t| t.inside(|| unsafe { (api.device_reset)(device) }));
+    if status != pool::OK && status != pool::FORKED && status != pool::SHUT_DOWN {
+        static SAID: AtomicBool = AtomicBool::new(false);
+        let text = format!("device {device} is reset under its pool: {}", api.why());
+        loader::say_once(&SAID, &text);
+    }
+    if let Some(place) = places().get_mut(device as usize) {
+        *place = Place { references: place.references, peers: 0, ..NOWHERE };
+    }
+    thread::forget_all();
+}
+
+/// The program took a reference on a primary context.
+pub fn retained(device: Device) {
+    if let Some(place) = places().get_mut(device as usize) {
+        place.references += 1;
+    }
+}
+
+/// The program gives a reference back. Answers whether it was its last: the pool's own does not
+/// keep the context alive then.
+pub fn releases(device: Device) -> bool {
+    places().get_mut(device as usize).is_some_and(|place| {
+        place.references = place.references.saturating_sub(1);
+        place.references == 0
+    })
+}
+
+/// Memory of the device in `owner` becomes accessible to `peer`, or no more. What is said before
+/// the pool is made holds from its start.
+pub fn set_peer(owner: Handle, peer: Device, access: bool) -> pool::Status {
+    let Some(device) = device_of(owner) else { return pool::OK };
+    let mut places = places();
+    let Some(place) = places.get_mut(device as usize) else { return pool::OK };
+    let bit = 1u64 << (peer as u32 & 63);
+    let before = place.peers;
+    place.peers = if access { before | bit } else { before & !bit };
+    let place = *place;
+    drop(places);
+    let (Some(api), true) = (pool::api(), place.context != 0) else { return pool::OK };
+    let change = if access { api.enable_peer } else { api.disable_peer };
+    // SAFETY: numbers only.
+    let status = thread::with(|t| t.inside(|| unsafe { change(place.pool, peer) }));
+    if status != pool::OK
+        && let Some(place) = self::places().get_mut(device as usize)
+    {
+        place.peers = before;
+    }
+    status
+}
+
+/// The program chose a memory pool for a device's stream-ordered memory.
+pub fn set_memory_pool(device: Device, is_default: bool) {
+    let mut places = places();
+    if let Some(place) = places.get_mut(device as usize) {
+        place.own_memory_pool = !is_default;
+    }
+    let any = places.iter().any(|place| place.own_memory_pool);
+    OWN_MEMORY_POOLS.store(any, Ordering::Release);
+}
+
+/// Whether the current device's stream-ordered memory comes from the program's own choice.
+pub fn has_own_memory_pool() -> bool {
+    current().is_some_and(|(_, device)| {
+        places().get(device as usize).is_some_and(|place| place.own_memory_pool)
+    })
+}
+
+/// The pool of the current context, if it has been made.
+pub fn made() -> Option<usize> {
+    let (context, device) = current()?;
+    let places = places();
+    let place = places.get(device as usize)?;
+    (place.context == context).then_some(place.pool)
+}
+
+/// Any pool that has been made.
+pub fn any() -> Option<usize> {
+    places().iter().find(|p| p.context != 0).map(|p| p.pool)
+}
+
+/// The context that a pool lives in.
+pub fn context_of(pool: usize) -> Option<Handle> {
+    places().iter().find(|p| p.context != 0 && p.pool == pool).map(|p| p.context)
+}
+
+/// Gives idle memory of all pools back to the devices. Whether any went back.
+pub fn trim_all() -> bool {
+    let Some(api) = pool::api() else { return false };
+    let pools: Vec<usize> = places().iter().filter(|p| p.context != 0).map(|p| p.pool).collect();
+    let mut any = false;
+    for pool in pools {
+        let mut released = 0;
+        // SAFETY: a local to fill.
+        let status =
+            thread::with(|t| t.inside(|| unsafe { (api.pool_trim)(pool, 0, &raw mut released) }));
+        any |= status == pool::OK && released > 0;
+    }
+    any
+}
+
+/// The driver has allocated at `address`, perhaps where a pool was.
+pub fn driver_allocated(address: u64) {
+    if ANY_ENDED.load(Ordering::Acquire) {
+        let mut own = DRIVERS_OWN.lock().unwrap_or_else(PoisonError::into_inner);
+        own.get_or_insert_default().insert(address);
+    }
+}
+
+/// Whether an address of an ended pool is the driver's by now; it is about to be freed.
+pub fn driver_frees(address: u64) -> bool {
+    let mut own = DRIVERS_OWN.lock().unwrap_or_else(PoisonError::into_inner);
+    own.as_mut().is_some_and(|own| own.remove(&address))
+}
