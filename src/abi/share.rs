@@ -99,16 +99,10 @@ pub unsafe extern "C" fn forebay_export_fd(
         // SAFETY: as the caller promised.
         let size = unsafe { checked_size(description)? };
         let pool = Pool::from_number(registry::pool_of(ptr as usize)?)?;
-        let planned = pool.describe_export(ptr as usize)?;
-        let count = planned.bytes / planned.page_bytes;
-        let made = if capacity == 0 {
-            planned
-        } else if capacity < count {
-            return Err(invalid(format!(
-                "the block has {count} pages, and there is room for {capacity} descriptors"
-            )));
-        } else {
-            pool.export(ptr as usize)?
+        let made = match capacity {
+            0 => pool.describe_export(ptr as usize)?,
+            // The block may be another one by now: its pages are counted with the export.
+            room => pool.export_within(ptr as usize, room)?,
         };
         let value = Export {
             struct_size: size,
@@ -116,10 +110,10 @@ pub unsafe extern "C" fn forebay_export_fd(
             bytes: made.bytes as u64,
             page_bytes: made.page_bytes as u64,
             offset: 0,
-            count: count as u64,
+            count: (made.bytes / made.page_bytes) as u64,
         };
         for (i, fd) in made.fds.into_iter().enumerate() {
-            // SAFETY: `capacity` descriptors fit, and there are no more than `count`.
+            // SAFETY: `capacity` descriptors fit, and there are no more.
             unsafe { fds.add(i).write(fd.into_raw_fd()) };
         }
         // SAFETY: `size` bytes are the caller's; no more are written than there are.

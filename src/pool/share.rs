@@ -180,8 +180,9 @@ impl Core {
 static NEXT_EXPORT: AtomicU64 = AtomicU64::new(1);
 
 impl Core {
-    /// Exports the block at `address`; with `describe` only says what the export would be.
-    fn export(&mut self, address: usize, describe: bool) -> Result<Export> {
+    /// Exports the block at `address`, if it has no more than `room` pages; without a room only says
+    /// what the export would be.
+    fn export(&mut self, address: usize, room: Option<usize>) -> Result<Export> {
         self.check_context()?;
         let (node, granule, len) = match self.locate(address)? {
             Located::Extent { node } => self.whole_granules(node).ok_or_else(|| {
@@ -207,8 +208,13 @@ impl Core {
         };
         let page_bytes = self.vmem.granule();
         let bytes = len as usize * page_bytes;
-        if describe {
+        let Some(room) = room else {
             return Ok(Export { id: 0, bytes, page_bytes, fds: Vec::new() });
+        };
+        if room < len as usize {
+            return Err(invalid(format!(
+                "the block has {len} pages, and there is room for {room} descriptors"
+            )));
         }
         let fds = self.vmem.export(granule, len).map_err(driver_error)?;
         let opened = Opened { address, granule, len };
@@ -452,12 +458,18 @@ impl Pool {
     /// Exports the block at `address`: a descriptor for each of its pages, the caller's to send
     /// and close. The pages stay where they are until [`close_export`].
     pub fn export(&self, address: usize) -> Result<Export> {
-        self.with_core(|core| core.export(address, false))?
+        self.export_within(address, usize::MAX)
+    }
+
+    /// [`Pool::export`] for a caller with room for so many descriptors: refused where the block has
+    /// more pages than that.
+    pub fn export_within(&self, address: usize, room: usize) -> Result<Export> {
+        self.with_core(|core| core.export(address, Some(room)))?
     }
 
     /// What [`Pool::export`] would make, without descriptors and with number 0.
     pub fn describe_export(&self, address: usize) -> Result<Export> {
-        self.with_core(|core| core.export(address, true))?
+        self.with_core(|core| core.export(address, None))?
     }
 
     /// Maps memory that another process exported; freed like any block. The descriptors are not

@@ -2,6 +2,8 @@
 
 #[path = "common/device.rs"]
 mod common;
+#[path = "sharing/room.rs"]
+mod room;
 #[path = "sharing/windows.rs"]
 mod windows;
 
