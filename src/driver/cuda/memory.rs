@@ -16,6 +16,7 @@ use cust_raw::{
 use super::codes;
 use super::context::Inside;
 use super::newer::RawResult;
+use super::table::MISSING;
 use super::{CudaDriver, Fallback};
 use crate::driver::{Call, Code, DriverError, DriverResult, PEERS_MAX, PageHandle};
 
@@ -300,13 +301,43 @@ impl CudaDriver {
         // SAFETY: a local to fill; an open descriptor.
         let result = unsafe { self.api.mem_import(&raw mut page, number, FD) };
         match inside.check(call, result) {
-            Ok(()) => Ok(PageHandle(page)),
+            Ok(()) => {}
             // The one argument that can be wrong is the descriptor.
             Err(error) if error.code == Code::InvalidValue => {
-                Err(DriverError { call, code: Code::InvalidHandle })
+                return Err(DriverError { call, code: Code::InvalidHandle });
             }
-            Err(error) => Err(error),
+            Err(error) => return Err(error),
         }
+        match self.is_own_page(&inside, call, page) {
+            Ok(true) => Ok(PageHandle(page)),
+            refused => {
+                // SAFETY: the page that was just imported, which nobody knows yet.
+                let released = unsafe { self.api.mem_release(page) };
+                if released != codes::SUCCESS {
+                    let why = codes::sentence(released);
+                    tracing::warn!("an imported page that is not used stays held: {why}");
+                }
+                Err(refused.err().unwrap_or(DriverError { call, code: Code::InvalidHandle }))
+            }
+        }
+    }
+
+    /// Whether a page lies in this device's memory. One whose place this driver cannot tell passes.
+    fn is_own_page(&self, inside: &Inside<'_>, call: Call, page: u64) -> DriverResult<bool> {
+        let mut what = std::mem::MaybeUninit::<CUmemAllocationProp>::zeroed();
+        // SAFETY: a local to fill; a page of ours.
+        let result = unsafe { self.api.mem_get_properties(what.as_mut_ptr(), page) };
+        if matches!(result, MISSING | codes::NOT_SUPPORTED) {
+            return Ok(true);
+        }
+        inside.check(call, result)?;
+        // SAFETY: zeroed, then filled by CUDA. Kinds of places are read as the numbers they are:
+        // a newer driver has some that the crate's enum lacks.
+        let (kind, id) = unsafe {
+            let place = &raw const (*what.as_ptr()).location;
+            ((&raw const (*place).type_).cast::<u32>().read(), (&raw const (*place).id).read())
+        };
+        Ok(kind == CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE as u32 && id == self.device)
     }
 
     pub(super) fn free_and_total(&self) -> DriverResult<(usize, usize)> {

@@ -162,6 +162,10 @@ entry_points! {
     /// Physical memory of another process's handle.
     mem_import = c"cuMemImportFromShareableHandle", 10020, c"cuMemImportFromShareableHandle",
         (page: *mut CUmemGenericAllocationHandle, handle: *mut c_void, kind: c_uint);
+    /// What physical memory was made with.
+    mem_get_properties = c"cuMemGetAllocationPropertiesFromHandle", 10020,
+        c"cuMemGetAllocationPropertiesFromHandle",
+        (what: *mut CUmemAllocationProp, page: CUmemGenericAllocationHandle);
     /// A plain allocation.
     mem_alloc = c"cuMemAlloc", 3020, c"cuMemAlloc_v2", (address: *mut CUdeviceptr, bytes: usize);
     /// Its end.

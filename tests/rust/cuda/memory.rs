@@ -4,6 +4,7 @@
 use super::cuda::Sim;
 use super::{MIB, common, fill, holds, no_misuse, on_sim};
 use forebay::abi::host::{forebay_host_alloc, forebay_host_free};
+use forebay::config::Config;
 use forebay::driver::{Code, StreamHandle};
 use forebay::error::Status;
 use forebay::pool::hot::SYNC_STREAM;
@@ -17,6 +18,7 @@ pub fn run(name: &str) -> bool {
         "pages move" => pages_move(),
         "pinned host memory" => pinned_host_memory(),
         "export and import" => export_and_import(),
+        "another device's pages" => another_devices_pages(),
         "peers" => peers(),
         "graph's end" => end_of_a_graph(),
         _ => return false,
@@ -157,6 +159,40 @@ fn export_and_import() {
 #[test]
 fn a_page_goes_through_a_descriptor() {
     on_sim("export and import", &[]);
+}
+
+/// A page of another device is refused, and let go.
+fn another_devices_pages() {
+    let sim = Sim::open();
+    let mut config = Config::from_env().expect("well-formed");
+    let here = devices::open_cuda(&config).expect("a device").driver();
+    config.device = 1;
+    let there = devices::open_cuda(&config).expect("a device").driver();
+    let granule = here.device().granularity;
+    let page = there.create(granule).expect("memory");
+    let fd = there.export(page).expect("exportable");
+    let refused = here.import(fd.as_fd(), granule).expect_err("another device's");
+    assert_eq!(refused.code, Code::InvalidHandle);
+    let pool = Pool::default_pool().expect("a device");
+    let error = pool.import(&[fd.as_fd()]).expect_err("another device's");
+    assert_eq!(error.status(), Status::InvalidArgument, "{error}");
+    assert!(error.message().contains("same device"), "{error}");
+    let again = there.import(fd.as_fd(), granule).expect("its own");
+    there.release(again).expect("ours");
+    // A property that cannot be had says nothing: no page is kept, none is passed.
+    sim.script("fail cuMemGetAllocationPropertiesFromHandle with 999 from #1 always");
+    let failed = there.import(fd.as_fd(), granule).expect_err("unknown");
+    assert_eq!(failed.code, Code::Other(999));
+    sim.script("");
+    drop(fd);
+    there.release(page).expect("ours");
+    assert_eq!(sim.live("physical"), 0, "what was refused is kept");
+    no_misuse();
+}
+
+#[test]
+fn descriptors_of_another_device_are_refused() {
+    on_sim("another device's pages", &[("DEVICES", "2")]);
 }
 
 fn peers() {
