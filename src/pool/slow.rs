@@ -419,7 +419,8 @@ impl Core {
                 let ordered = self.orders_wipe(lane, &side, asked);
                 if !(ordered && self.wipe(address, bytes, lane)) {
                     let stamp = self.free_stamp(lane, owner, &side.uses, bytes as u64);
-                    self.hold_unwiped((address, bytes), stamp, !ordered, Place::Slot(round));
+                    let block = (address, bytes);
+                    self.hold_unwiped(block, (stamp, lane), !ordered, Place::Slot(round));
                     self.fence_if_due(cache, bytes);
                     return Ok(());
                 }
@@ -460,7 +461,8 @@ impl Core {
         if wiped {
             self.free_extent(node, stamp);
         } else {
-            self.hold_unwiped((address, bytes), stamp, !ordered, Place::Extent(node));
+            let block = (address, bytes);
+            self.hold_unwiped(block, (stamp, lane), !ordered, Place::Extent(node));
         }
         self.fence_if_due(cache, bytes);
     }

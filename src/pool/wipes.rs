@@ -3,8 +3,11 @@
 //! Owns the blocks that could not be overwritten when they were freed: what other streams may
 //! still use (`cudaFree`'s meaning, recorded uses) waits for the fence of its free, and while a
 //! capture is open nothing is queued on the legacy stream, which would end it. An exported block
-//! is overwritten when its export is closed. Promises that such a block is nobody's until it has
-//! been overwritten. Cost: a fill a free; nothing where neither is asked for.
+//! is overwritten when its export is closed. What was to be cleared (`FOREBAY_SCRUB=1`) and the
+//! driver refused is tried again at each look at the fences. Promises that such a block is nobody's
+//! until it has been overwritten; in the accounts it is pending or other meanwhile. Poison is a
+//! means of finding errors: a block that the driver would not poison goes on without.
+//! Cost: a fill a free; nothing where neither is asked for.
 
 use super::core::{Core, Side, note};
 use super::share::Shares;
@@ -49,7 +52,7 @@ impl Core {
     }
 
     /// Overwrites a block that is being freed, in `lane`'s order. False: not now, as a capture is
-    /// open; [`Core::hold_unwiped`] keeps it.
+    /// open or the driver refused; [`Core::hold_unwiped`] keeps it.
     pub(super) fn wipe(&mut self, address: usize, bytes: usize, lane: LaneId) -> bool {
         let stream = self.lanes.stream_of(lane);
         if stream.0 <= 1 && self.lanes.open_captures() > 0 && self.settings.wipes() {
@@ -67,6 +70,17 @@ impl Core {
         match self.driver.0.fill(address, value, bytes, stream) {
             // A capture that nobody told of.
             Err(error) if error.code == Code::Other(codes::CAPTURE_UNSUPPORTED) => false,
+            // Freed contents reach nobody: held until it works. A pool whose memory is gone hands
+            // nothing out.
+            Err(error)
+                if self.settings.scrub
+                    && !matches!(error.code, Code::ContextLost | Code::ShutDown) =>
+            {
+                if self.unwiped.is_empty() {
+                    tracing::warn!(%error, "freed memory could not be cleared; held until it is");
+                }
+                false
+            }
             filled => {
                 note(filled, "freed memory could not be overwritten");
                 true
@@ -74,16 +88,17 @@ impl Core {
         }
     }
 
-    /// Keeps a block that is freed, and was not overwritten, from everybody; `used`: other streams
-    /// may use it until `stamp` has passed.
+    /// Keeps a block that is freed on `lane`, and was not overwritten, from everybody; `used`: other
+    /// streams may use it until `stamp` has passed.
     pub(super) fn hold_unwiped(
         &mut self,
-        block: (usize, usize),
-        stamp: Stamp,
+        (address, bytes): (usize, usize),
+        (stamp, lane): (Stamp, LaneId),
         used: bool,
         at: Place,
     ) {
-        let (address, bytes) = block;
+        // It is overwritten on the legacy stream, which comes behind its own work alone.
+        let used = used || self.lanes.stream_of(lane).0 > 1;
         match at {
             Place::Slot(_) => self.pending_bytes += bytes as u64,
             Place::Extent(node) => {
@@ -123,9 +138,12 @@ impl Core {
         if self.unwiped.is_empty() || self.lanes.open_captures() > 0 {
             return;
         }
+        let mut refused = false;
         for held in std::mem::take(&mut self.unwiped) {
-            let used = held.used && !self.lanes.passed(held.stamp);
-            if used || !self.overwrite(held.address, held.bytes, StreamHandle(0)) {
+            let wait = refused || held.used && !self.lanes.passed(held.stamp);
+            if wait || !self.overwrite(held.address, held.bytes, StreamHandle(0)) {
+                // What it refused once in a look it is not asked again.
+                refused |= !wait;
                 self.unwiped.push(held);
                 continue;
             }

@@ -1,9 +1,10 @@
 //! Pages that got stuck: named while they are, back when the driver allows it.
 
 use super::common::{self, MIB, check_books};
-use forebay::driver::Call;
 use forebay::driver::faulty::{CallSet, Fault};
+use forebay::driver::{Call, Driver};
 use forebay::error::Status;
+use forebay::pool::hot::SYNC_STREAM;
 use std::time::{Duration, Instant};
 
 /// Strands the granules of a block of three: access fails, and so does the way back.
@@ -85,5 +86,59 @@ fn wait_until(done: impl Fn() -> bool) {
     while !done() {
         assert!(start.elapsed() < Duration::from_secs(60), "the keeper did not come round");
         std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// With FOREBAY_SCRUB=1 no freed contents reach a next owner, though the driver will not clear them.
+#[test]
+fn what_could_not_be_scrubbed_is_nobodys_until_it_is() {
+    let _alone = super::alone();
+    for bytes in [1000, 200 << 10, 3 * MIB] {
+        for how in ["own stream", "legacy", "sync"] {
+            let driver = common::plain_device(8 * MIB);
+            let mut settings = common::settings(&driver);
+            settings.scrub = true;
+            let pool = common::pool(&driver, settings);
+            let own = driver.stream_create().expect("a stream").0;
+            let lane = match how {
+                "own stream" => own,
+                "legacy" => 0,
+                _ => SYNC_STREAM,
+            };
+            let block = pool.alloc(bytes, lane).expect("fits");
+            // SAFETY: a live block on a device that the CPU reaches.
+            unsafe { (block as *mut u8).write_bytes(0x5A, bytes) };
+            driver.fail(Fault::from_then_on(CallSet::of(&[Call::Fill]), 1));
+            pool.dealloc(block, lane).expect("a free does not fail for that");
+            let twice = pool.dealloc(block, lane).expect_err("freed");
+            assert_eq!(twice.status(), Status::DoubleFree, "{how}, {bytes}");
+            driver.synchronize().expect("alive");
+            let fills = driver.count(Call::Fill);
+            // Records the fence that the block waits for.
+            pool.trim(0).expect("nothing to give back");
+            driver.synchronize().expect("alive");
+            let stats = check_books(&driver, &pool);
+            assert!(stats.pending_bytes + stats.other_bytes >= bytes as u64, "{how}: {stats:?}");
+            assert!(driver.count(Call::Fill) > fills, "{how}, {bytes}: not tried again");
+            let mut others = Vec::new();
+            while let Ok(other) = pool.alloc(bytes, lane) {
+                assert!(other != block, "{how}, {bytes}: handed out with its contents");
+                others.push(other);
+            }
+            driver.clear_faults();
+            while let Ok(other) = pool.alloc(bytes, lane) {
+                others.push(other);
+                driver.synchronize().expect("alive");
+            }
+            assert!(others.contains(&block), "{how}, {bytes}: never given back");
+            // SAFETY: live again.
+            let seen = unsafe { std::slice::from_raw_parts(block as *const u8, bytes) };
+            assert!(seen.iter().all(|&byte| byte == 0), "{how}, {bytes}: not cleared");
+            for other in others {
+                pool.dealloc(other, lane).expect("live");
+            }
+            forebay::pool::registry::retire_stream(own).expect("no capture is open");
+            common::end(&driver, pool, &[own]);
+        }
     }
 }
