@@ -56,7 +56,7 @@ pub unsafe extern "C" fn forebay_host_free(ptr: *mut c_void) -> Status {
     }
     let mut handle = 0;
     let status = guarded(|| {
-        handle = devices::host_pool()? << HANDLE_SHIFT;
+        handle = devices::host_pool_of(ptr as usize)? << HANDLE_SHIFT;
         Ok(())
     });
     match status {

@@ -113,6 +113,21 @@ pub fn end_device(device: i32) -> Result<()> {
     Ok(())
 }
 
+/// The number of the pool of pinned host memory, for a block that is said to be of it.
+///
+/// # Errors
+/// `NotOwned` before its first use.
+pub fn host_pool_of(address: usize) -> Result<u64> {
+    check_world()?;
+    match HOST.load(Ordering::Acquire) {
+        0 => Err(Error::new(
+            Status::NotOwned,
+            format!("address {address:#x} is no pinned host memory"),
+        )),
+        id => Ok(id),
+    }
+}
+
 /// Host memory that the system locks.
 fn pinned_by_the_system(config: &Config) -> Result<Arc<dyn Driver>> {
     let device = open_driver(config)?;

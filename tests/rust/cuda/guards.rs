@@ -19,6 +19,7 @@ pub fn run(name: &str) -> bool {
         "wipe under other streams' work" => wipe_under_use(),
         "wipe beside a declared capture" => wipe_beside_capture(true),
         "wipe beside an undeclared capture" => wipe_beside_capture(false),
+        "pinned memory that is not there" => not_pinned(),
         _ => return false,
     }
     true
@@ -300,4 +301,26 @@ fn wipe_under_use() {
 #[test]
 fn a_freed_block_is_wiped_behind_other_streams_work() {
     on_sim_with("wipe under other streams' work", &[], &[("FOREBAY_SCRUB", "1")]);
+}
+
+/// An address that is none is refused before anything is made for it.
+fn not_pinned() {
+    let mut word = 0u64;
+    // SAFETY: an address of no pool's, which is answered with an error.
+    let status = unsafe { forebay_host_free((&raw mut word).cast()) };
+    assert_eq!(status, Status::NotOwned);
+    assert_eq!(Sim::open().total_calls(), 0, "a pool was made to refuse an address");
+    // SAFETY: NULL is fine.
+    assert_eq!(unsafe { forebay_host_free(std::ptr::null_mut()) }, Status::Ok);
+    let block = host_block(100);
+    // SAFETY: as above, and a block that nothing uses.
+    let freed =
+        unsafe { [forebay_host_free((&raw mut word).cast()), forebay_host_free(block.cast())] };
+    assert_eq!(freed, [Status::NotOwned, Status::Ok]);
+    no_misuse();
+}
+
+#[test]
+fn a_foreign_address_makes_no_pinned_pool() {
+    on_sim("pinned memory that is not there", &[]);
 }
