@@ -1233,6 +1233,9 @@ forebay_status forebay_stream_create(forebay_pool_t pool, forebay_stream_t *stre
 
 /**
  * Retires and destroys a stream; its queued work finishes.
+ *
+ * @return FOREBAY_ERROR_INVALID_ARGUMENT for the default stream, FOREBAY_ERROR_INVALID_STREAM,
+ * FOREBAY_ERROR_BUSY while a graph capture is open. Nothing changes then.
  */
 forebay_status forebay_stream_destroy(forebay_pool_t pool, forebay_stream_t stream);
 

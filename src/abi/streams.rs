@@ -147,15 +147,12 @@ pub unsafe extern "C" fn forebay_stream_create(pool: PoolT, stream: *mut StreamT
 }
 
 /// Retires and destroys a stream; its queued work finishes.
+///
+/// @return FOREBAY_ERROR_INVALID_ARGUMENT for the default stream, FOREBAY_ERROR_INVALID_STREAM,
+/// FOREBAY_ERROR_BUSY while a graph capture is open. Nothing changes then.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_stream_destroy(pool: PoolT, stream: StreamT) -> Status {
-    guarded(|| {
-        let driver = Pool::from_handle(pool as u64)?.driver()?;
-        let handle = StreamHandle(stream as u64);
-        driver.stream_check(handle).map_err(control::driver_error)?;
-        registry::retire_stream(stream as u64)?;
-        driver.stream_destroy(handle).map_err(control::driver_error)
-    })
+    guarded(|| Pool::from_handle(pool as u64)?.destroy_stream(stream as u64))
 }
 
 /// Waits for all work queued on a stream.

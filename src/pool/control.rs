@@ -9,7 +9,7 @@ use super::slow::Located;
 use super::{HANDLE_SHIFT, OnOutOfMemory, OnUnmap, Pool, Shared};
 use crate::base::sync::atomic::Ordering;
 use crate::base::units::QUANTUM;
-use crate::driver::{Code, DriverError, DriverResult, Scope};
+use crate::driver::{Code, DriverError, DriverResult, Scope, StreamHandle};
 use crate::error::{Error, Result, Status};
 use crate::slab::class::slot_bytes;
 use crate::slab::marks::SPECIAL;
@@ -188,6 +188,23 @@ impl Core {
 }
 
 impl Pool {
+    /// Retires a stream of the pool's device in all pools, then destroys it. What cannot be
+    /// destroyed is not retired.
+    pub fn destroy_stream(&self, stream: u64) -> Result<()> {
+        // Both are names of the default stream.
+        if stream <= 1 {
+            return Err(Error::new(
+                Status::InvalidArgument,
+                "the default stream cannot be destroyed",
+            ));
+        }
+        let driver = self.driver()?;
+        let handle = StreamHandle(stream);
+        driver.stream_check(handle).map_err(driver_error)?;
+        registry::retire_stream(stream)?;
+        driver.stream_destroy(handle).map_err(driver_error)
+    }
+
     /// Notes that work on `stream` uses the block too: its memory is reused only after the
     /// work queued on that stream when the block is freed.
     pub fn record_use(&self, address: usize, stream: u64) -> Result<()> {

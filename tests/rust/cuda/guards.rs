@@ -5,6 +5,7 @@ use super::cuda::Sim;
 use super::machine::{Device, Kind};
 use super::{MIB, no_misuse, on_sim, on_sim_with};
 use forebay::abi::host::{forebay_host_alloc, forebay_host_free};
+use forebay::abi::streams::forebay_stream_destroy;
 use forebay::error::Status;
 use forebay::pool::hot::SYNC_STREAM;
 use forebay::pool::{Pool, buffers, capture};
@@ -20,6 +21,7 @@ pub fn run(name: &str) -> bool {
         "wipe beside a declared capture" => wipe_beside_capture(true),
         "wipe beside an undeclared capture" => wipe_beside_capture(false),
         "pinned memory that is not there" => not_pinned(),
+        "the default stream is not destroyed" => default_stream(),
         _ => return false,
     }
     true
@@ -323,4 +325,28 @@ fn not_pinned() {
 #[test]
 fn a_foreign_address_makes_no_pinned_pool() {
     on_sim("pinned memory that is not there", &[]);
+}
+
+/// What cannot be destroyed keeps its lane, and what the lane knows.
+fn default_stream() {
+    let sim = Sim::open();
+    let pool = Pool::default_pool().expect("a device");
+    for stream in [0usize, 1] {
+        let block = pool.alloc(5 * MIB, stream as u64).expect("fits");
+        pool.dealloc(block, stream as u64).expect("live");
+        let before = sim.total_calls();
+        let stream = std::ptr::without_provenance_mut(stream);
+        let status = forebay_stream_destroy(std::ptr::null_mut(), stream);
+        assert_eq!(status, Status::InvalidArgument);
+        assert_eq!(sim.total_calls(), before, "its lane was retired");
+        let again = pool.alloc(5 * MIB, stream.addr() as u64).expect("fits");
+        assert_eq!(again, block, "in the stream's order still");
+        pool.dealloc(again, stream.addr() as u64).expect("live");
+    }
+    no_misuse();
+}
+
+#[test]
+fn the_default_stream_cannot_be_destroyed_and_loses_nothing() {
+    on_sim_with("the default stream is not destroyed", &[], &[("FOREBAY_KEEPER", "0")]);
 }
