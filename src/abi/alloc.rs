@@ -13,7 +13,9 @@ use std::ffi::c_void;
 /// @return FOREBAY_ERROR_INVALID_ARGUMENT (ptr is NULL), FOREBAY_ERROR_OUT_OF_MEMORY (with a report
 /// as
 /// the last error), FOREBAY_ERROR_NO_DRIVER, FOREBAY_ERROR_FORKED, FOREBAY_ERROR_SHUT_DOWN,
-/// FOREBAY_ERROR_CONTEXT_LOST (the device's context is gone, and the pool's memory with it).
+/// FOREBAY_ERROR_CONTEXT_LOST (the device's context is gone, and the pool's memory with it: a
+/// kernel failed, or the program destroyed the context or reset the device, as cudaDeviceReset
+/// does. Call forebay_device_reset() before; called afterwards it ends what is lost).
 ///
 /// Thread-safe. Free with forebay_free(). Costs some ten ns when a cached block is at hand.
 ///

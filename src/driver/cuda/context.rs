@@ -9,9 +9,15 @@
 //! streams of another are refused ([`super::CudaDriver::contract`]). Memory mapped here is
 //! accessible in all of them, as CUDA grants access by device.
 //!
-//! Cost a call: one look at the thread's context; where it is another, a push and a pop; where
-//! captures could object, two exchanges of the capture mode. Each is a driver call that touches
-//! only the thread's own state; [`Contexts::within`] makes them once for several calls.
+//! A context ends when the program destroys it, or resets the device (`cudaDeviceReset`,
+//! `cuDevicePrimaryCtxReset`); a primary one is then made anew under the same handle by whoever
+//! uses the device next. Events, streams and memory of before are gone, and using their handles is
+//! undefined, so the context's number is looked at on the way in (`cuCtxGetId`, CUDA 12.0): another
+//! one is a lost context. Where the driver has no such number, what it says of our own events tells.
+//!
+//! Cost a call: one look at the thread's context and one at its number; where it is another, a push
+//! and a pop; where captures could object, two exchanges of the capture mode. Each is a driver call
+//! that waits for nothing; [`Contexts::within`] makes them once for several calls.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -33,6 +39,8 @@ pub(super) struct Contexts {
     api: Arc<Api>,
     device: CUdevice,
     chosen: OnceCell<Chosen>,
+    /// The chosen context's number, once asked for.
+    id: OnceCell<u64>,
 }
 
 thread_local! {
@@ -91,9 +99,26 @@ impl Inside<'_> {
     }
 }
 
+/// A number that no other context of the process ever has, also not one that comes to be under
+/// the same handle; null: of this thread's context. `None`: the driver has no such numbers.
+#[inline]
+pub(super) fn id_of(
+    inside: &Inside<'_>,
+    call: Call,
+    context: CUcontext,
+) -> DriverResult<Option<u64>> {
+    let mut id = 0;
+    // SAFETY: a local to fill; this thread's context, or a primary one that a reference keeps.
+    match unsafe { inside.api.ctx_get_id(context, &raw mut id) } {
+        // 801 is how a function that is missing behind its symbol answers.
+        MISSING | codes::NOT_SUPPORTED => Ok(None),
+        result => inside.check(call, result).map(|()| Some(id)),
+    }
+}
+
 impl Contexts {
     pub(super) fn new(api: Arc<Api>, device: CUdevice) -> Contexts {
-        Contexts { api, device, chosen: OnceCell::new() }
+        Contexts { api, device, chosen: OnceCell::new(), id: OnceCell::new() }
     }
 
     /// Enters the context. `relaxed`: for calls that an open capture of this or another thread
@@ -119,6 +144,11 @@ impl Contexts {
             // SAFETY: the context was live when it was chosen; CUDA checks it again.
             check(call, unsafe { self.api.ctx_push_current(inside.context) })?;
             inside.pushed = true;
+        }
+        if let Some(id) = id_of(&inside, call, std::ptr::null_mut())?
+            && *self.id.get_or_init(|| id) != id
+        {
+            return Err(DriverError { call, code: Code::ContextLost });
         }
         Ok(inside)
     }

@@ -1,7 +1,7 @@
 //! Streams, events, queued work, captures.
 //!
 //! Promises the contract of [`crate::driver`] over CUDA's streams and events. Handles are CUDA's
-//! own pointers as numbers; CUDA gives no way to tell a destroyed handle from a live one, so
+//! own pointers as numbers; CUDA gives no sure way to tell a destroyed handle from a live one, so
 //! neither can this room: using one is undefined, as with CUDA. What can be told cheaply is: a
 //! stream of another context, a number that no pointer has, a stream that captures.
 //!
@@ -18,6 +18,7 @@ use cust_raw::{CUevent, CUstream};
 
 use super::codes;
 use super::context::Inside;
+use super::newer::RawResult;
 use super::table::MISSING;
 use super::{CudaDriver, Fallback};
 use crate::driver::{Call, Code, DriverError, DriverResult, EventHandle, Scope, StreamHandle};
@@ -52,6 +53,15 @@ fn live(call: Call, event: EventHandle) -> DriverResult<CUevent> {
         return Err(DriverError { call, code: Code::InvalidHandle });
     }
     Ok(event_of(event))
+}
+
+/// An answer about an event alone, which is the pool's own: that there is no such event means that
+/// its context is gone.
+fn of_own_event(call: Call, answer: DriverResult<()>) -> DriverResult<()> {
+    answer.map_err(|error| match error.code {
+        Code::InvalidHandle => DriverError { call, code: Code::ContextLost },
+        _ => error,
+    })
 }
 
 /// What CUDA calls when a graph's object ends.
@@ -123,7 +133,8 @@ impl CudaDriver {
         let event = live(call, event)?;
         let inside = self.enter_to_queue(call, stream)?;
         // SAFETY: live handles, as the caller promised.
-        inside.check(call, unsafe { self.api.stream_wait_event(stream_of(stream), event, 0) })?;
+        let queued = unsafe { self.api.stream_wait_event(stream_of(stream), event, 0) };
+        self.of_event(&inside, call, event, queued)?;
         let waits = self.each_peer_mark(event, |mark| {
             // SAFETY: a live stream, and an event of our own in a peer's context.
             let queued = unsafe { self.api.stream_wait_event(stream_of(stream), mark, 0) };
@@ -341,13 +352,14 @@ impl CudaDriver {
         if scope != Scope::Context {
             // SAFETY: live handles, as the caller promised.
             let recorded = unsafe { self.api.event_record(event, stream_of(stream)) };
-            return inside.check(call, recorded).map(|()| self.unmark_peers(event));
+            let recorded = self.of_event(&inside, call, event, recorded);
+            return recorded.map(|()| self.unmark_peers(event));
         }
         if !self.context_events_refused.load(Ordering::Relaxed) {
             // SAFETY: the event was made in this context.
             let result = unsafe { self.api.ctx_record_event(inside.context(), event) };
             if !matches!(result, codes::NOT_SUPPORTED | MISSING) {
-                inside.check(call, result)?;
+                self.of_event(&inside, call, event, result)?;
                 return self.mark_peers(&inside, call, event);
             }
             self.context_events_refused.store(true, Ordering::Relaxed);
@@ -359,6 +371,27 @@ impl CudaDriver {
         self.wait_for_peers(call).map(|()| self.unmark_peers(event))
     }
 
+    /// The meaning of an answer about an event of the pool's and a stream of the program's: of a bad
+    /// handle the event is the cause if it is bad alone.
+    #[inline]
+    fn of_event(
+        &self,
+        inside: &Inside<'_>,
+        call: Call,
+        event: CUevent,
+        result: RawResult,
+    ) -> DriverResult<()> {
+        let answer = inside.check(call, result);
+        if !matches!(&answer, Err(error) if error.code == Code::InvalidHandle) {
+            return answer;
+        }
+        // SAFETY: an event of the pool's; one that is gone has just been refused by the driver.
+        match unsafe { self.api.event_query(event) } {
+            codes::INVALID_HANDLE => of_own_event(call, answer),
+            _ => answer,
+        }
+    }
+
     pub(super) fn has_passed(&self, event: EventHandle) -> DriverResult<bool> {
         let call = Call::EventQuery;
         let event = live(call, event)?;
@@ -366,7 +399,7 @@ impl CudaDriver {
         // SAFETY: a live event.
         match unsafe { self.api.event_query(event) } {
             codes::NOT_READY => return Ok(false),
-            result => inside.check(call, result)?,
+            result => of_own_event(call, inside.check(call, result))?,
         }
         // SAFETY: events of our own in peers' contexts.
         self.each_peer_mark(event, |mark| match unsafe { self.api.event_query(mark) } {
@@ -380,7 +413,7 @@ impl CudaDriver {
         let event = live(call, event)?;
         let inside = self.contexts.enter(call, true)?;
         // SAFETY: a live event.
-        inside.check(call, unsafe { self.api.event_synchronize(event) })?;
+        of_own_event(call, inside.check(call, unsafe { self.api.event_synchronize(event) }))?;
         let waited = self.each_peer_mark(event, |mark| {
             // SAFETY: an event of our own in a peer's context.
             inside.check(call, unsafe { self.api.event_synchronize(mark) }).map(|()| true)

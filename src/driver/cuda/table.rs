@@ -121,6 +121,8 @@ entry_points! {
     ctx_get_current = c"cuCtxGetCurrent", 4000, c"cuCtxGetCurrent", (context: *mut CUcontext);
     /// The device of this thread's context.
     ctx_get_device = c"cuCtxGetDevice", 2000, c"cuCtxGetDevice", (device: *mut CUdevice);
+    /// A number that no other context of the process ever has; null: this thread's context.
+    ctx_get_id = c"cuCtxGetId", 12000, c"cuCtxGetId", (context: CUcontext, id: *mut u64);
     /// Makes a context this thread's, until it is popped.
     ctx_push_current = c"cuCtxPushCurrent", 4000, c"cuCtxPushCurrent_v2", (context: CUcontext);
     /// Brings the context below back.
