@@ -7,8 +7,12 @@
 //! for a peer. Work in other contexts of a peer is not seen. Must not touch a peer that captures:
 //! the mark fails then, as it does for the own device.
 //!
+//! A peer whose context fails is left out until it is reset. A reset ends the events there, and all
+//! work before it: the context's number tells (see [`super::context`]), so that no handle of before
+//! is used; where the driver has no such number, a bad handle does.
+//!
 //! Owns a reference to each peer's primary context, and for each event that has marked all work an
-//! event a peer. Cost: about five calls a peer and mark and one a look, none without peers.
+//! event a peer. Cost: about six calls a peer and mark and two a look, none without peers.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -25,8 +29,8 @@ use crate::driver::{Call, Code, DriverError, DriverResult, StreamHandle};
 #[derive(Debug, Default)]
 pub(super) struct Peers {
     known: Vec<Peer>,
-    /// Devices whose context is gone, and all work with it: one bit each.
-    lost: u64,
+    /// Devices whose context has failed, and all work with it, until they are reset: one bit each.
+    failed: u64,
     /// The parts of marks that lie in peers' contexts, by the own event's address.
     marks: HashMap<usize, Vec<Mark>>,
 }
@@ -36,6 +40,8 @@ pub(super) struct Peers {
 struct Peer {
     device: CUdevice,
     context: usize,
+    /// The context's number, where the driver has one: another after a reset.
+    id: Option<u64>,
 }
 
 /// An event in a peer's context.
@@ -50,18 +56,6 @@ struct Mark {
 impl Mark {
     fn event(self) -> CUevent {
         std::ptr::with_exposed_provenance_mut(self.event)
-    }
-}
-
-impl Peers {
-    /// A peer whose context is gone does nothing any more; the own device goes on without it.
-    fn lose(&mut self, device: CUdevice, error: DriverError) -> DriverResult<()> {
-        if !is_gone(error) {
-            return Err(error);
-        }
-        tracing::warn!(device, %error, "a peer's context is gone; fences leave it out");
-        self.lost |= 1 << device;
-        Ok(())
     }
 }
 
@@ -105,17 +99,21 @@ impl CudaDriver {
         if opened == 0 {
             return Ok(());
         }
+        let key = event.expose_provenance();
         let mut peers = self.peers();
-        let mut marks = peers.marks.remove(&event.expose_provenance()).unwrap_or_default();
+        let marks = peers.marks.entry(key).or_default();
         let before: Vec<i32> = marks.iter().filter(|m| m.set).map(|m| m.device).collect();
         marks.iter_mut().for_each(|mark| mark.set = false);
-        let marked = devices_of(opened & !peers.lost)
-            .try_for_each(|device| self.mark_device(&mut peers, inside, call, device, &mut marks));
+        let marked = devices_of(opened).try_for_each(|device| {
+            self.at_peer(&mut peers, inside, call, device, |peers, peer| {
+                self.mark_peer(inside, call, peer, peers.marks.entry(key).or_default())
+            })
+        });
         if marked.is_err() {
             // The mark that was there before still counts.
+            let marks = peers.marks.entry(key).or_default();
             marks.iter_mut().for_each(|mark| mark.set |= before.contains(&mark.device));
         }
-        peers.marks.insert(event.expose_provenance(), marks);
         marked
     }
 
@@ -140,7 +138,7 @@ impl CudaDriver {
         }
         let marks = self.peers().marks.get(&event.expose_provenance()).cloned();
         for mark in marks.into_iter().flatten().filter(|mark| mark.set) {
-            if self.peers().lost >> mark.device & 1 != 0 {
+            if !self.is_there(&mut self.peers(), mark.device) {
                 continue;
             }
             match what(mark.event()) {
@@ -148,7 +146,7 @@ impl CudaDriver {
                 Ok(false) => return Ok(false),
                 // The context has been reset: neither the event nor the work is there any more.
                 Err(error) if error.code == Code::InvalidHandle => {}
-                Err(error) => self.peers().lose(mark.device, error)?,
+                Err(error) => self.lose(&mut self.peers(), mark.device, error)?,
             }
         }
         Ok(true)
@@ -159,10 +157,14 @@ impl CudaDriver {
         if self.opened.load(Ordering::Relaxed) == 0 {
             return;
         }
-        let marks = self.peers().marks.remove(&event.expose_provenance());
+        let mut peers = self.peers();
+        let marks = peers.marks.remove(&event.expose_provenance());
         for mark in marks.into_iter().flatten() {
-            // SAFETY: our event, used no more. In a context that is gone it is gone too.
-            unsafe { self.api.event_destroy(mark.event()) };
+            // In a context that is gone it is gone too.
+            if self.is_there(&mut peers, mark.device) {
+                // SAFETY: our event, used no more.
+                unsafe { self.api.event_destroy(mark.event()) };
+            }
         }
     }
 
@@ -174,15 +176,56 @@ impl CudaDriver {
         }
         let inside = self.contexts.enter(call, true)?;
         let mut peers = self.peers();
-        for device in devices_of(opened & !peers.lost) {
-            let waited = self.peer(&mut peers, &inside, call, device).and_then(|peer| {
-                let Some(peer) = peer else { return Ok(()) };
+        devices_of(opened).try_for_each(|device| {
+            self.at_peer(&mut peers, &inside, call, device, |_, peer| {
                 let _entered = self.enter_peer(&inside, call, peer.context())?;
                 // SAFETY: no arguments; inside the peer's context.
                 inside.check(call, unsafe { self.api.ctx_synchronize() })
+            })
+        })
+    }
+
+    /// Does `what` at one peer, if it has any work. One that has been reset is looked at anew; one
+    /// whose context fails is left out.
+    fn at_peer(
+        &self,
+        peers: &mut Peers,
+        inside: &Inside<'_>,
+        call: Call,
+        device: CUdevice,
+        what: impl Fn(&mut Peers, Peer) -> DriverResult<()>,
+    ) -> DriverResult<()> {
+        let bit = 1 << device;
+        for again in [peers.failed & bit == 0, false] {
+            let done = self.peer(peers, inside, call, device).and_then(|peer| match peer {
+                Some(peer) => what(peers, peer),
+                None => Ok(()),
             });
-            waited.or_else(|error| peers.lose(device, error))?;
+            match done {
+                // Its context may have been reset, and our event went with it.
+                Err(error) if again && (is_gone(error) || error.code == Code::InvalidHandle) => {
+                    self.forget(peers, device);
+                }
+                Err(error) => return self.lose(peers, device, error),
+                Ok(()) => {
+                    peers.failed &= !bit;
+                    return Ok(());
+                }
+            }
         }
+        Ok(())
+    }
+
+    /// A peer whose context is gone does nothing any more; the own device goes on without it.
+    fn lose(&self, peers: &mut Peers, device: CUdevice, error: DriverError) -> DriverResult<()> {
+        if !is_gone(error) {
+            return Err(error);
+        }
+        if peers.failed >> device & 1 == 0 {
+            tracing::warn!(device, %error, "a peer's context is gone; fences leave it out");
+        }
+        peers.failed |= 1 << device;
+        self.forget(peers, device);
         Ok(())
     }
 
@@ -194,7 +237,9 @@ impl CudaDriver {
         call: Call,
         device: CUdevice,
     ) -> DriverResult<Option<Peer>> {
-        if let Some(peer) = peers.known.iter().find(|peer| peer.device == device) {
+        if self.is_there(peers, device)
+            && let Some(peer) = peers.known.iter().find(|peer| peer.device == device)
+        {
             return Ok(Some(*peer));
         }
         let (mut flags, mut active) = (0, 0);
@@ -208,36 +253,52 @@ impl CudaDriver {
         let mut context = std::ptr::null_mut();
         // SAFETY: a local to fill. The reference is kept.
         inside.check(call, unsafe { self.api.primary_ctx_retain(&raw mut context, device) })?;
-        let peer = Peer { device, context: context.expose_provenance() };
+        let peer =
+            Peer { device, context: context.expose_provenance(), id: self.id_of_primary(context) };
         peers.known.push(peer);
         Ok(Some(peer))
     }
 
-    /// Records over one peer's work, if it has any.
-    fn mark_device(
-        &self,
-        peers: &mut Peers,
-        inside: &Inside<'_>,
-        call: Call,
-        device: CUdevice,
-        marks: &mut Vec<Mark>,
-    ) -> DriverResult<()> {
-        for again in [true, false] {
-            let marked = self.peer(peers, inside, call, device).and_then(|peer| match peer {
-                Some(peer) => self.mark_peer(inside, call, peer, marks),
-                None => Ok(()),
-            });
-            match marked {
-                // Its context may have been reset, and our reference and event went with it.
-                Err(error) if again && (is_gone(error) || error.code == Code::InvalidHandle) => {
-                    peers.known.retain(|peer| peer.device != device);
-                    marks.retain(|mark| mark.device != device);
+    /// The number of a primary context that we hold a reference to.
+    fn id_of_primary(&self, context: CUcontext) -> Option<u64> {
+        let mut id = 0;
+        // SAFETY: a local to fill; the handle of a primary context stays while it is retained.
+        let asked = unsafe { self.api.ctx_get_id(context, &raw mut id) };
+        (asked == codes::SUCCESS).then_some(id)
+    }
+
+    fn is_same(&self, peer: Peer) -> bool {
+        // Where the driver has no numbers it cannot be told.
+        peer.id.is_none() || self.id_of_primary(peer.context()) == peer.id
+    }
+
+    /// Whether a peer's context is the one that our events lie in. One that is not is forgotten.
+    fn is_there(&self, peers: &mut Peers, device: CUdevice) -> bool {
+        match peers.known.iter().find(|peer| peer.device == device) {
+            Some(&peer) if self.is_same(peer) => true,
+            Some(_) => {
+                self.forget(peers, device);
+                false
+            }
+            None => false,
+        }
+    }
+
+    /// Gives back what is kept for a peer, as far as it is there.
+    fn forget(&self, peers: &mut Peers, device: CUdevice) {
+        let Some(at) = peers.known.iter().position(|peer| peer.device == device) else { return };
+        let peer = peers.known.swap_remove(at);
+        let live = peer.id.is_some() && self.is_same(peer);
+        for marks in peers.marks.values_mut() {
+            for mark in marks.extract_if(.., |mark| mark.device == device) {
+                if live {
+                    // SAFETY: our event, in a context that is there.
+                    unsafe { self.api.event_destroy(mark.event()) };
                 }
-                Err(error) => return peers.lose(device, error),
-                Ok(()) => return Ok(()),
             }
         }
-        Ok(())
+        // SAFETY: our reference: a reset leaves it counted.
+        unsafe { self.api.primary_ctx_release(device) };
     }
 
     fn mark_peer(
@@ -284,13 +345,17 @@ impl CudaDriver {
 
     /// Gives back what is kept, as far as the driver takes it.
     pub(super) fn forget_peers(&mut self) {
-        let peers = self.peers.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let mut peers =
+            std::mem::take(self.peers.get_mut().unwrap_or_else(PoisonError::into_inner));
         if self.api.is_shut_down() {
             return;
         }
-        for mark in peers.marks.drain().flat_map(|(_, marks)| marks) {
-            // SAFETY: our event.
-            unsafe { self.api.event_destroy(mark.event()) };
+        for Mark { device, event, .. } in peers.marks.drain().flat_map(|(_, marks)| marks) {
+            let of = peers.known.iter().find(|peer| peer.device == device);
+            if of.is_some_and(|&peer| self.is_same(peer)) {
+                // SAFETY: our event, in a context that is there.
+                unsafe { self.api.event_destroy(std::ptr::with_exposed_provenance_mut(event)) };
+            }
         }
         for peer in peers.known.drain(..) {
             // SAFETY: our reference.
