@@ -1,7 +1,8 @@
 //! Which driver serves which pool: the default pool, the pinned pool, the open drivers.
 //!
-//! Owns the two pools that the process makes for itself, and one driver a device. Promises that
-//! host memory is given to nobody who did not ask for it.
+//! Owns the two pools that the process makes for itself, and one driver a device: another one once
+//! the device's context is lost, since a driver works in one context for good. Promises that host
+//! memory is given to nobody who did not ask for it.
 
 use super::Settings;
 use super::core::Core;
@@ -173,12 +174,15 @@ type DeviceKey = (Option<PathBuf>, i32);
 /// Devices that are open.
 static OPENED: Mutex<Option<HashMap<DeviceKey, Opened>>> = Mutex::new(None);
 
-/// The CUDA device that the configuration asks for, opened once.
+/// The CUDA device that the configuration asks for, opened once. When its context is lost it is
+/// opened anew, in another context; pools of the old one stay lost.
 pub fn open_cuda(config: &Config) -> Result<Opened> {
     let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
     let opened = opened.get_or_insert_default();
     let key = (config.cuda_library.clone(), config.device);
-    if let Some(device) = opened.get(&key) {
+    if let Some(device) = opened.get(&key)
+        && !device.device().is_lost()
+    {
         return Ok(device.clone());
     }
     let device = cuda::open(config.cuda_library.as_deref(), config.device)?;

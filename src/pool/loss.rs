@@ -2,7 +2,8 @@
 //!
 //! Promises: the call that learns it fails with one clear error; from then on every allocation
 //! does, every free is a silent success, the accounts can still be read, and the pool's end makes
-//! no driver call. Other devices' pools go on.
+//! no driver call. Other devices' pools go on, and a pool that is made afterwards works in the
+//! context that the device has then.
 //!
 //! A thread's magazines could go on handing out memory that is gone, so every hot path closes at
 //! once (the process's epoch moves on), and a thread that opens its own again forgets the caches
@@ -38,9 +39,9 @@ pub fn watch(fuse: &Fuse, shared: &'static Shared, id: u64) {
 pub fn lost() -> Error {
     Error::new(
         Status::ContextLost,
-        "the device's context is lost (a kernel failed, or the program destroyed the context), and \
-         this pool's memory with it; destroy the pool, and make a new one once the device works \
-         again",
+        "the device's context is lost (a kernel failed, or the program destroyed the context or \
+         reset the device), and this pool's memory with it; destroy the pool, and make a new one \
+         once the device works again (the default pool: forebay_device_reset ends it)",
     )
 }
 

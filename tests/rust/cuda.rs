@@ -26,6 +26,8 @@ mod memory;
 mod opening;
 #[path = "cuda/peers.rs"]
 mod peers;
+#[path = "cuda/resets.rs"]
+mod resets;
 #[path = "cuda/retired.rs"]
 mod retired;
 #[path = "cuda/streams.rs"]
@@ -77,6 +79,7 @@ fn child_process() {
         memory::run,
         opening::run,
         peers::run,
+        resets::run,
         retired::run,
         streams::run,
     ];

@@ -152,6 +152,12 @@ impl CudaDriver {
         self.contexts.uses_primary()
     }
 
+    /// Whether the context that calls run in is gone. Asks the driver, and disturbs no capture.
+    pub fn is_lost(&self) -> bool {
+        let asked = self.check_alive(Call::StreamCheck);
+        matches!(asked, Err(DriverError { code: Code::ContextLost, .. }))
+    }
+
     /// Notes a fallback, and says so once.
     fn announce(&self, fallback: Fallback) {
         let mut list = self.fallbacks.lock().unwrap_or_else(PoisonError::into_inner);

@@ -314,9 +314,12 @@ pub fn open(path: Option<&Path>, ordinal: i32) -> Result<Opened> {
                 if !driver.end_trials() {
                     HOLDING.lock().unwrap_or_else(PoisonError::into_inner).push(driver);
                 }
-                return Err(no_driver(format!(
-                    "device {ordinal} ({name}) cannot be used: {error}"
-                )));
+                let status = match error.code {
+                    Code::ContextLost => Status::ContextLost,
+                    _ => Status::NoDriver,
+                };
+                let message = format!("device {ordinal} ({name}) cannot be used: {error}");
+                return Err(Error::new(status, message));
             }
         },
     };
