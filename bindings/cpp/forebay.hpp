@@ -132,7 +132,9 @@ struct pool_options : forebay_pool_options {
 /// A pool of device memory: owned (made from options) or only named (`view`, `of_device`).
 ///
 /// An owning pool must outlive every block, buffer and resource taken from it; blocks still
-/// live when it goes are reported as leaks and their addresses become stale.
+/// live when it goes are reported as leaks and their addresses become stale. It cannot go while a
+/// graph capture is open on it: `reset` then says so, and a destructor leaves the pool behind, which
+/// lives on until forebay_shutdown().
 class pool {
  public:
   /// A function called when a request finds no memory, with its bytes; true: try again.
@@ -167,18 +169,27 @@ class pool {
   }
   pool(const pool &) = delete;
   pool &operator=(const pool &) = delete;
-  ~pool() { reset(); }
+  ~pool() { static_cast<void>(reset()); }
 
   /// The C handle; NULL names the default pool.
   forebay_pool_t get() const noexcept { return handle_; }
   /// Whether this object destroys the pool.
   bool owned() const noexcept { return owned_; }
-  /// Destroys an owned pool. Afterwards this names the default pool.
-  void reset() noexcept {
+  /// Destroys an owned pool. Afterwards this names the default pool. False: the pool cannot go now
+  /// (a graph capture is open on it, or the driver would not take its memory back) and is still
+  /// owned, without its callbacks; try again later.
+  bool reset() noexcept {
     drop_callbacks();
-    if (owned_) static_cast<void>(forebay_pool_destroy(handle_));
+    if (owned_) {
+      const forebay_status status = forebay_pool_destroy(handle_);
+      if (status == FOREBAY_ERROR_BUSY || status == FOREBAY_ERROR_DRIVER ||
+          status == FOREBAY_ERROR_UNSUPPORTED) {
+        return false;
+      }
+    }
     owned_ = false;
     handle_ = nullptr;
+    return true;
   }
   void swap(pool &other) noexcept {
     std::swap(handle_, other.handle_);

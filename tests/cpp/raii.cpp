@@ -145,6 +145,26 @@ void exports(const forebay::pool &pool) {
   CHECK_THROWS(forebay::failure, forebay::disable_peer(pool, 1));
 }
 
+// A pool that cannot go yet stays the object's.
+void busy() {
+  forebay::pool pool = make_pool(mib(8));
+  const forebay::stream stream(pool);
+  void *const block = pool.allocate(mib(1), stream);
+  std::uint64_t capture = 0;
+  CHECK(forebay_capture_begin(stream.get(), &capture) == FOREBAY_OK);
+  forebay_pool_t const handle = pool.get();
+  CHECK(!pool.reset() && pool.owned() && pool.get() == handle);
+  CHECK(pool.stats().live_blocks == 1);
+  CHECK(forebay_capture_end(capture) == FOREBAY_OK);
+  CHECK(forebay_capture_release(capture) == FOREBAY_OK);
+  pool.deallocate(block, stream);
+}
+
+void gone() {
+  forebay::pool pool = make_pool(mib(8));
+  CHECK(pool.reset() && !pool.owned() && pool.get() == nullptr && pool.reset());
+}
+
 void tags(const forebay::pool &pool) {
   const std::uint32_t outer = forebay::make_tag("outer");
   const std::uint32_t inner = forebay::make_tag("inner");
@@ -172,6 +192,8 @@ int main() {
   streams(pool);
   lent(pool);
   exports(pool);
+  busy();
+  gone();
   tags(pool);
   CHECK(pool.stats().live_blocks == 0);
   return shown("what an object owns goes back once, also after moves");
