@@ -496,6 +496,10 @@ forebay_status forebay_malloc(void **ptr, size_t bytes);
  * FOREBAY_ERROR_STALE_POINTER, FOREBAY_ERROR_FORKED; nothing changes then. After
  * forebay_shutdown(), and once the device's context is lost, always FOREBAY_OK.
  *
+ * Waits for work of the context that the pool works in. A device may have several contexts, all of
+ * which reach the memory, and CUDA lists none of them: work queued in another one is to be ordered
+ * before the free, by an event or a wait.
+ *
  * Thread-safe.
  *
  * # Safety
