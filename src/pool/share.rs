@@ -180,8 +180,8 @@ impl Core {
 static NEXT_EXPORT: AtomicU64 = AtomicU64::new(1);
 
 impl Core {
-    /// Exports the block at `address`, if it has no more than `room` pages; without a room only says
-    /// what the export would be.
+    /// Exports the block at `address`, if it has no more than `room` pages; without a room only
+    /// says what the export would be.
     fn export(&mut self, address: usize, room: Option<usize>) -> Result<Export> {
         self.check_context()?;
         let (node, granule, len) = match self.locate(address)? {

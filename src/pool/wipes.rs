@@ -88,8 +88,8 @@ impl Core {
         }
     }
 
-    /// Keeps a block that is freed on `lane`, and was not overwritten, from everybody; `used`: other
-    /// streams may use it until `stamp` has passed.
+    /// Keeps a block that is freed on `lane`, and was not overwritten, from everybody; `used`:
+    /// other streams may use it until `stamp` has passed.
     pub(super) fn hold_unwiped(
         &mut self,
         (address, bytes): (usize, usize),

@@ -13,7 +13,8 @@
 //! `cuDevicePrimaryCtxReset`); a primary one is then made anew under the same handle by whoever
 //! uses the device next. Events, streams and memory of before are gone, and using their handles is
 //! undefined, so the context's number is looked at on the way in (`cuCtxGetId`, CUDA 12.0): another
-//! one is a lost context. Where the driver has no such number, what it says of our own events tells.
+//! one is a lost context. Where the driver has no such number, its answers about our own events
+//! tell.
 //!
 //! Cost a call: one look at the thread's context and one at its number; where it is another, a push
 //! and a pop; where captures could object, two exchanges of the capture mode. Each is a driver call

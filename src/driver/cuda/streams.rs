@@ -371,8 +371,8 @@ impl CudaDriver {
         self.wait_for_peers(call).map(|()| self.unmark_peers(event))
     }
 
-    /// The meaning of an answer about an event of the pool's and a stream of the program's: of a bad
-    /// handle the event is the cause if it is bad alone.
+    /// The meaning of an answer about an event of the pool's and a stream of the program's: of a
+    /// bad handle the event is the cause if it is bad alone.
     #[inline]
     fn of_event(
         &self,
