@@ -449,6 +449,10 @@ fn ten_thousand_streams_one_after_another_use_up_no_lane() {
         pool.dealloc(block, stream.0).expect("live");
         forebay::pool::registry::retire_stream(stream.0).expect("known");
         driver.stream_destroy(stream).expect("it exists");
+        if round % 64 == 0 {
+            // On a busy machine the device may fall behind: what waits for it is not a leak.
+            driver.quiesce();
+        }
     }
     driver.quiesce();
     let stats = pool.stats().expect("alive");
