@@ -49,6 +49,8 @@ const NOWHERE: Place = Place {
 static PLACES: Mutex<[Place; DEVICES_MAX]> = Mutex::new([NOWHERE; DEVICES_MAX]);
 /// Whether any device's memory pool is the program's own choice.
 pub static OWN_MEMORY_POOLS: AtomicBool = AtomicBool::new(false);
+/// Whether several devices have had a pool at a time.
+pub static SEVERAL: AtomicBool = AtomicBool::new(false);
 /// Whether any pool has ended: from then on addresses may have belonged to one.
 static ANY_ENDED: AtomicBool = AtomicBool::new(false);
 /// The driver's live allocations at addresses of ended pools.
@@ -121,6 +123,9 @@ pub fn look_up() -> Serves {
         Place { context: own, pool, refused: false, .. } if own == context => Serves::Pool(pool),
         _ => Serves::Driver,
     };
+    if places.iter().filter(|place| place.context != 0).count() > 1 {
+        SEVERAL.store(true, Ordering::Release);
+    }
     drop(places);
     keep(generation, serves)
 }

@@ -1,0 +1,125 @@
+/* Frees while work is in flight, in the ways that a fence may miss. The first argument says which. */
+#include "cu.h"
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+CUresult cuStreamQuery(CUstream stream);
+CUresult cuMemsetD32Async_ptsz(CUdeviceptr p, unsigned value, size_t count, CUstream stream);
+
+#define NOT_READY 600
+#define WORDS (4 * 1024)
+
+static void check(CUdeviceptr p, unsigned value) {
+  static unsigned words[WORDS];
+  OK(cuMemcpyDtoH_v2(words, p, sizeof words));
+  for (int i = 0; i < WORDS; i++) {
+    IS(words[i], value);
+  }
+}
+
+/* A stream that no allocation names, made before the first: on a device of 32 MiB, half of it is
+ * freed behind its work and asked for again. */
+static void early(void) {
+  CUdeviceptr p = 0, q = 0;
+  CUstream stream, other;
+  begin();
+  OK(cuStreamCreate(&other, 1));
+  OK(cuStreamCreate(&stream, 1));
+  OK(cuStreamDestroy_v2(other));
+  for (unsigned round = 0; round < 10; round++) {
+    OK(cuMemAlloc_v2(&p, 20 << 20));
+    for (int i = 0; i < 4; i++) {
+      OK(cuMemsetD32Async(p, 1000 + round, WORDS, stream));
+    }
+    OK(cuMemFree_v2(p));
+    OK(cuMemAlloc_v2(&q, 20 << 20));
+    OK(cuMemsetD32Async(q, round, WORDS, NULL));
+    OK(cuStreamSynchronize(NULL));
+    OK(cuStreamSynchronize(stream));
+    check(q, round);
+    OK(cuMemFree_v2(q));
+  }
+  IS(served("cuMemAlloc_v2"), 20);
+}
+
+/* Device 0's default stream works on device 1's memory and frees it: the next owner there is on
+ * the other device's default stream, which is not ordered with the first. */
+static void peers(void) {
+  CUcontext contexts[2];
+  OK(cuInit(0));
+  for (int i = 0; i < 2; i++) {
+    OK(cuDevicePrimaryCtxRetain(&contexts[i], i));
+  }
+  CUdeviceptr warm = 0;
+  OK(cuCtxSetCurrent(contexts[0]));
+  OK(cuMemAlloc_v2(&warm, 4096));
+  OK(cuCtxEnablePeerAccess(contexts[1], 0));
+  for (unsigned round = 0; round < 20; round++) {
+    CUdeviceptr p = 0, q = 0;
+    CUstream stream = round % 2 ? (CUstream)1 : NULL;
+    OK(cuCtxSetCurrent(contexts[1]));
+    OK(cuMemAllocAsync(&p, WORDS * 4, stream));
+    OK(cuCtxSynchronize());
+    OK(cuCtxSetCurrent(contexts[0]));
+    for (int i = 0; i < 4; i++) {
+      OK(cuMemsetD32Async(p, 1000 + round, WORDS, NULL));
+    }
+    OK(cuMemFreeAsync(p, stream));
+    OK(cuCtxSetCurrent(contexts[1]));
+    OK(cuMemAllocAsync(&q, WORDS * 4, NULL));
+    OK(cuMemsetD32Async(q, round, WORDS, NULL));
+    OK(cuCtxSynchronize());
+    OK(cuCtxSetCurrent(contexts[0]));
+    OK(cuCtxSynchronize());
+    OK(cuCtxSetCurrent(contexts[1]));
+    check(q, round);
+    OK(cuMemFreeAsync(q, NULL));
+  }
+  IS(served("cuMemFreeAsync"), 40);
+  OK(cuCtxSetCurrent(contexts[0]));
+  OK(cuMemFree_v2(warm));
+}
+
+/* A free on the thread's own default stream does not wait for it: the work may wait for what this
+ * thread does next. For a device whose work runs when it is waited for. */
+static void unheld(void) {
+  CUdeviceptr p = 0;
+  begin();
+  OK(cuMemAllocAsync_ptsz(&p, WORDS * 4, NULL));
+  OK(cuMemsetD32Async_ptsz(p, 7, WORDS, NULL));
+  IS(cuStreamQuery((CUstream)2), NOT_READY);
+  OK(cuMemFreeAsync_ptsz(p, NULL));
+  IS(cuStreamQuery((CUstream)2), NOT_READY);
+  IS(served("cuMemFreeAsync_ptsz"), 1);
+  OK(cuCtxSynchronize());
+}
+
+/* More streams than a pool has lanes for. */
+static void many(void) {
+  begin();
+  for (int i = 0; i < 4200; i++) {
+    CUdeviceptr p = 0;
+    CUstream stream;
+    OK(cuStreamCreate(&stream, 1));
+    OK(cuMemAlloc_v2(&p, 4096));
+    OK(cuMemFreeAsync(p, stream));
+  }
+  IS(served("cuMemFreeAsync"), 4200);
+}
+
+int main(int count, char **arguments) {
+  const char *what = count > 1 ? arguments[1] : "";
+  if (strcmp(what, "early") == 0) {
+    early();
+  } else if (strcmp(what, "peers") == 0) {
+    peers();
+  } else if (strcmp(what, "unheld") == 0) {
+    unheld();
+  } else if (strcmp(what, "many") == 0) {
+    many();
+  }
+  puts("well");
+  return 0;
+}
