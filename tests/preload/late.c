@@ -19,29 +19,47 @@ static void check(CUdeviceptr p, unsigned value) {
   }
 }
 
-/* A stream that no allocation names, made before the first: on a device of 32 MiB, half of it is
- * freed behind its work and asked for again. */
+/* Streams that no allocation names, made before the first: on a device of 32 MiB, most of it is
+ * freed behind their work and asked for again. */
 static void early(void) {
-  CUdeviceptr p = 0, q = 0;
-  CUstream stream, other;
-  begin();
+  CUstream blocking, other, streams[3];
+  CUcontext context = begin();
+  OK(cuStreamCreate(&blocking, 0));
   OK(cuStreamCreate(&other, 1));
-  OK(cuStreamCreate(&stream, 1));
+  OK(cuStreamCreate(&streams[0], 1));
   OK(cuStreamDestroy_v2(other));
-  for (unsigned round = 0; round < 10; round++) {
+  streams[1] = blocking;
+  streams[2] = (CUstream)2;
+  for (unsigned round = 0; round < 24; round++) {
+    CUdeviceptr p = 0, q = 0;
+    CUstream stream = streams[round % 3];
     OK(cuMemAlloc_v2(&p, 20 << 20));
     for (int i = 0; i < 4; i++) {
       OK(cuMemsetD32Async(p, 1000 + round, WORDS, stream));
     }
-    OK(cuMemFree_v2(p));
+    if (round % 3 == 2 && round % 2 == 0) {
+      OK(cuMemFreeAsync_ptsz(p, NULL));
+    } else {
+      OK(cuMemFree_v2(p));
+    }
+    /* The legacy stream would wait for the blocking ones. */
+    CUstream next = stream == streams[0] ? NULL : streams[0];
     OK(cuMemAlloc_v2(&q, 20 << 20));
-    OK(cuMemsetD32Async(q, round, WORDS, NULL));
-    OK(cuStreamSynchronize(NULL));
+    OK(cuMemsetD32Async(q, round, WORDS, next));
+    OK(cuStreamSynchronize(next));
     OK(cuStreamSynchronize(stream));
     check(q, round);
     OK(cuMemFree_v2(q));
   }
-  IS(served("cuMemAlloc_v2"), 20);
+  IS(served("cuMemAlloc_v2"), 48);
+  IS(served("cuMemFreeAsync_ptsz"), 4);
+  /* Streams that ended with their context are not asked about by the next pool. */
+  OK(cuDevicePrimaryCtxReset_v2(0));
+  OK(cuDevicePrimaryCtxRetain(&context, 0));
+  OK(cuCtxSetCurrent(context));
+  CUdeviceptr p = 0;
+  OK(cuMemAlloc_v2(&p, 4096));
+  OK(cuMemFree_v2(p));
 }
 
 /* Device 0's default stream works on device 1's memory and frees it: the next owner there is on

@@ -146,6 +146,7 @@ fn make(api: &Api, place: &mut Place, context: Handle, device: Device) {
                 // SAFETY: numbers only. Refused: the peer's accesses fail as without Forebay.
                 unsafe { (api.enable_peer)(pool, peer) };
             }
+            crate::hooks::stream::note_made(api, pool, context);
             crate::hooks::capture::declare_open(api, pool);
         }
         // The parent's pool: the driver tells the child the same.
@@ -160,7 +161,7 @@ fn make(api: &Api, place: &mut Place, context: Handle, device: Device) {
 }
 
 /// Whether a context of the device is its primary one. It exists, so asking makes none.
-fn is_primary(context: Handle, device: Device) -> bool {
+pub fn is_primary(context: Handle, device: Device) -> bool {
     type State = unsafe extern "C" fn(Device, *mut u32, *mut i32) -> Result;
     type Retain = unsafe extern "C" fn(*mut Handle, Device) -> Result;
     type Release = unsafe extern "C" fn(Device) -> Result;
@@ -188,6 +189,7 @@ fn is_primary(context: Handle, device: Device) -> bool {
 
 /// Ends the pool of a context that is about to go.
 pub fn end_context(context: Handle) {
+    crate::hooks::stream::context_ends(context);
     let found = places().iter().position(|p| p.context == context && context != 0);
     match found {
         Some(device) => end_device(device as Device),
@@ -197,6 +199,7 @@ pub fn end_context(context: Handle) {
 
 /// Ends the pool in a device's primary context, which is about to go.
 pub fn end_primary(device: Device) {
+    crate::hooks::stream::primary_ends(device);
     let primary = places().get(device as usize).is_some_and(|p| p.primary && p.context != 0);
     if primary {
         end_device(device);
