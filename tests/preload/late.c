@@ -1,7 +1,7 @@
 /* Frees while work is in flight, in the ways that a fence may miss. The first argument says which. */
 #include "cu.h"
 
-#include <signal.h>
+#include <pthread.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -127,6 +127,39 @@ static void many(void) {
   IS(served("cuMemFreeAsync"), 4200);
 }
 
+/* A child that is forked while another thread makes the first pool is told 3 like any other, and
+ * hangs nowhere. For a driver that takes long over that. */
+static CUcontext primary;
+
+static void *first_use(void *unused) {
+  CUdeviceptr p = 0;
+  OK(cuCtxSetCurrent(primary));
+  OK(cuMemAlloc_v2(&p, 4096));
+  OK(cuMemFree_v2(p));
+  return unused;
+}
+
+static void forked(void) {
+  pthread_t thread;
+  primary = begin();
+  IS(pthread_create(&thread, NULL, first_use, NULL), 0);
+  usleep(300 * 1000);
+  pid_t child = fork();
+  if (child == 0) {
+    CUdeviceptr p = 0;
+    alarm(20);
+    IS(cuMemAlloc_v2(&p, 4096), NOT_INITIALIZED);
+    IS(cuDevicePrimaryCtxRelease_v2(0), NOT_INITIALIZED);
+    IS(cuCtxDestroy_v2(primary), NOT_INITIALIZED);
+    exit(0);
+  }
+  int status = 0;
+  IS(waitpid(child, &status, 0), child);
+  IS(status, 0);
+  IS(pthread_join(thread, NULL), 0);
+  IS(served("cuMemAlloc_v2"), 1);
+}
+
 int main(int count, char **arguments) {
   const char *what = count > 1 ? arguments[1] : "";
   if (strcmp(what, "early") == 0) {
@@ -137,6 +170,8 @@ int main(int count, char **arguments) {
     unheld();
   } else if (strcmp(what, "many") == 0) {
     many();
+  } else if (strcmp(what, "forked") == 0) {
+    forked();
   }
   puts("well");
   return 0;

@@ -11,7 +11,7 @@ use crate::pool::{self, Api};
 use crate::thread::{self, Serves};
 use crate::{loader, settings};
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Devices that are looked at; those above are the driver's.
@@ -56,8 +56,16 @@ static ANY_ENDED: AtomicBool = AtomicBool::new(false);
 /// The driver's live allocations at addresses of ended pools.
 static DRIVERS_OWN: Mutex<Option<HashSet<u64>>> = Mutex::new(None);
 
+/// The table; in a child forked later an empty one of its own: a thread that the child does not
+/// have may be making a pool, and then the parent's is locked for ever.
 fn places() -> MutexGuard<'static, [Place; DEVICES_MAX]> {
-    PLACES.lock().unwrap_or_else(PoisonError::into_inner)
+    static PROCESS: AtomicI32 = AtomicI32::new(0);
+    static CHILDS: Mutex<[Place; DEVICES_MAX]> = Mutex::new([NOWHERE; DEVICES_MAX]);
+    // SAFETY: no arguments.
+    let own = unsafe { libc::getpid() };
+    let first = PROCESS.compare_exchange(0, own, Ordering::Relaxed, Ordering::Relaxed);
+    let table = if first.is_err_and(|known| known != own) { &CHILDS } else { &PLACES };
+    table.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The current context and its device; nothing without one.

@@ -170,6 +170,9 @@ fn frees_wait_for_all_work_and_hold_nobody_up() {
         ends_well(unheld.env("FOREBAY_SIM_VERSION", version));
     }
     ends_well(preloaded(&program).arg("many"));
+    let mut slow = preloaded(&program);
+    slow.arg("forked").env("FOREBAY_SIM_REAL_DELAYS", "1");
+    ends_well(slow.env("FOREBAY_SIM_FAULTS", "stall cuMemAddressReserve 1000ms"));
 }
 
 #[test]
