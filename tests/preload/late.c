@@ -62,8 +62,9 @@ static void early(void) {
   OK(cuMemFree_v2(p));
 }
 
-/* Device 0's default stream works on device 1's memory and frees it: the next owner there is on
- * the other device's default stream, which is not ordered with the first. */
+/* Device 0's streams work on device 1's memory and free it: the next owner there is on the other
+ * device's default stream, which is not ordered with them. Fills need access to the peer, which
+ * fences see; copies do not. */
 static void peers(void) {
   CUcontext contexts[2];
   OK(cuInit(0));
@@ -72,21 +73,31 @@ static void peers(void) {
   }
   CUdeviceptr warm = 0;
   OK(cuCtxSetCurrent(contexts[0]));
-  OK(cuMemAlloc_v2(&warm, 4096));
-  OK(cuCtxEnablePeerAccess(contexts[1], 0));
-  for (unsigned round = 0; round < 20; round++) {
+  OK(cuMemAlloc_v2(&warm, WORDS * 4));
+  OK(cuMemsetD32_v2(warm, 99999, WORDS));
+  CUstream own;
+  OK(cuStreamCreate(&own, 1));
+  for (unsigned round = 0; round < 40; round++) {
     CUdeviceptr p = 0, q = 0;
-    CUstream stream = round % 2 ? (CUstream)1 : NULL;
+    CUstream streams[] = {NULL, (CUstream)1, own, (CUstream)2}, stream = streams[round % 4];
+    if (round == 20) {
+      OK(cuCtxSetCurrent(contexts[0]));
+      OK(cuCtxEnablePeerAccess(contexts[1], 0));
+    }
     OK(cuCtxSetCurrent(contexts[1]));
-    OK(cuMemAllocAsync(&p, WORDS * 4, stream));
+    OK(cuMemAlloc_v2(&p, 20 << 20));
     OK(cuCtxSynchronize());
     OK(cuCtxSetCurrent(contexts[0]));
     for (int i = 0; i < 4; i++) {
-      OK(cuMemsetD32Async(p, 1000 + round, WORDS, NULL));
+      if (round < 20) {
+        OK(cuMemcpyDtoDAsync_v2(p, warm, WORDS * 4, stream));
+      } else {
+        OK(cuMemsetD32Async(p, 1000 + round, WORDS, stream));
+      }
     }
     OK(cuMemFreeAsync(p, stream));
     OK(cuCtxSetCurrent(contexts[1]));
-    OK(cuMemAllocAsync(&q, WORDS * 4, NULL));
+    OK(cuMemAllocAsync(&q, 20 << 20, NULL));
     OK(cuMemsetD32Async(q, round, WORDS, NULL));
     OK(cuCtxSynchronize());
     OK(cuCtxSetCurrent(contexts[0]));
@@ -95,9 +106,39 @@ static void peers(void) {
     check(q, round);
     OK(cuMemFreeAsync(q, NULL));
   }
-  IS(served("cuMemFreeAsync"), 40);
+  IS(served("cuMemFreeAsync"), 80);
   OK(cuCtxSetCurrent(contexts[0]));
   OK(cuMemFree_v2(warm));
+}
+
+/* Two threads' own default streams, which nothing orders with each other. */
+static CUdeviceptr theirs;
+
+static void *next_owner(void *context) {
+  OK(cuCtxSetCurrent((CUcontext)context));
+  OK(cuMemAllocAsync_ptsz(&theirs, WORDS * 4, NULL));
+  OK(cuMemsetD32Async_ptsz(theirs, 7, WORDS, NULL));
+  OK(cuStreamSynchronize((CUstream)2));
+  return NULL;
+}
+
+static void threads(void) {
+  CUcontext context = begin();
+  for (unsigned round = 0; round < 40; round++) {
+    CUdeviceptr p = 0;
+    pthread_t thread;
+    OK(cuMemAllocAsync_ptsz(&p, WORDS * 4, NULL));
+    for (int i = 0; i < 4; i++) {
+      OK(cuMemsetD32Async_ptsz(p, 1000, WORDS, NULL));
+    }
+    OK(cuMemFreeAsync_ptsz(p, NULL));
+    IS(pthread_create(&thread, NULL, next_owner, context), 0);
+    IS(pthread_join(thread, NULL), 0);
+    OK(cuStreamSynchronize((CUstream)2));
+    check(theirs, 7);
+    OK(cuMemFreeAsync_ptsz(theirs, NULL));
+  }
+  IS(served("cuMemAllocAsync_ptsz"), 80);
 }
 
 /* A free on the thread's own default stream does not wait for it: the work may wait for what this
@@ -166,6 +207,8 @@ int main(int count, char **arguments) {
     early();
   } else if (strcmp(what, "peers") == 0) {
     peers();
+  } else if (strcmp(what, "threads") == 0) {
+    threads();
   } else if (strcmp(what, "unheld") == 0) {
     unheld();
   } else if (strcmp(what, "many") == 0) {

@@ -161,8 +161,11 @@ fn frees_wait_for_all_work_and_hold_nobody_up() {
             ends_well(early.env(format!("FOREBAY_SIM_{variable}"), value));
         }
         for device in ["0", "1"] {
-            ends_well(run("peers").env("FOREBAY_DEVICE", device));
+            let mut peers = run("peers");
+            peers.env("FOREBAY_SIM_MEMORY", "32MiB");
+            ends_well(peers.env("FOREBAY_DEVICE", device));
         }
+        ends_well(&mut run("threads"));
     }
     for version in ["12080", "12020"] {
         let mut unheld = preloaded(&program);
