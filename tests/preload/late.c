@@ -111,6 +111,39 @@ static void peers(void) {
   OK(cuMemFree_v2(warm));
 }
 
+/* Small blocks, many behind one fence, while their stream is busy. */
+#define BLOCKS 300
+
+static void batches(void) {
+  CUdeviceptr blocks[BLOCKS];
+  CUstream streams[2];
+  begin();
+  for (int i = 0; i < 2; i++) {
+    OK(cuStreamCreate(&streams[i], 1));
+  }
+  for (unsigned round = 0; round < 8; round++) {
+    for (unsigned turn = 0; turn < 2; turn++) {
+      for (int i = 0; i < BLOCKS; i++) {
+        OK(cuMemAlloc_v2(&blocks[i], WORDS * 4));
+        OK(cuMemsetD32Async(blocks[i], turn, WORDS, streams[turn]));
+      }
+      /* The first owner's work may still be queued, the second's is done. */
+      if (turn) {
+        OK(cuStreamSynchronize(streams[1]));
+        OK(cuStreamSynchronize(streams[0]));
+        for (int i = 0; i < BLOCKS; i++) {
+          check(blocks[i], turn);
+        }
+      }
+      /* What is worked on last is freed first. */
+      for (int i = BLOCKS; i > 0; i--) {
+        OK(cuMemFree_v2(blocks[i - 1]));
+      }
+    }
+  }
+  IS(served("cuMemFree_v2"), 2 * 8 * BLOCKS);
+}
+
 /* Two threads' own default streams, which nothing orders with each other. */
 static CUdeviceptr theirs;
 
@@ -207,6 +240,8 @@ int main(int count, char **arguments) {
     early();
   } else if (strcmp(what, "peers") == 0) {
     peers();
+  } else if (strcmp(what, "batches") == 0) {
+    batches();
   } else if (strcmp(what, "threads") == 0) {
     threads();
   } else if (strcmp(what, "unheld") == 0) {

@@ -166,6 +166,7 @@ fn frees_wait_for_all_work_and_hold_nobody_up() {
             ends_well(peers.env("FOREBAY_DEVICE", device));
         }
         ends_well(&mut run("threads"));
+        ends_well(&mut run("batches"));
     }
     for version in ["12080", "12020"] {
         let mut unheld = preloaded(&program);
