@@ -276,8 +276,11 @@ impl Pool {
         self.with_core(|core| {
             let (free, total) = core.driver.0.memory_info().map_err(driver_error)?;
             let stats = core.stats();
-            let own = stats.limit_bytes.saturating_sub(stats.live_bytes);
-            let reach = free as u64 + stats.mapped_bytes - stats.live_bytes;
+            // What others own, or may still look at, is nobody's to hand out.
+            let imported = (core.vmem.imported_pages() * core.vmem.granule()) as u64;
+            let held = stats.live_bytes + core.shares.held_bytes();
+            let own = stats.limit_bytes.saturating_sub(held);
+            let reach = (free as u64 + stats.mapped_bytes).saturating_sub(imported + held);
             Ok((own.min(reach) as usize, total))
         })?
     }

@@ -238,6 +238,33 @@ fn an_exported_block_is_wiped_when_its_export_is_closed() {
 }
 
 #[test]
+fn memory_of_other_processes_is_not_free() {
+    let (driver, pool) = common::small_pool(32 * MIB);
+    let other = common::plain_device(32 * MIB);
+    let importer = common::pool(&other, common::settings(&other));
+    let neighbour = common::pool(&other, common::settings(&other));
+    let taken = neighbour.alloc(20 * MIB, 0).expect("fits");
+    let block = pool.alloc(3 * GRANULE, 0).expect("fits");
+    let export = pool.export(block).expect("whole pages");
+    let import = importer.import(&borrowed(&export.fds)).expect("pages of a host device");
+    assert_eq!(importer.memory_info().expect("alive"), (12 * MIB, 32 * MIB));
+    let own = importer.alloc(2 * MIB, 0).expect("fits");
+    assert_eq!(importer.memory_info().expect("alive"), (10 * MIB, 32 * MIB));
+    // A block that is freed while its export is open is still the importer's.
+    pool.dealloc(block, 0).expect("live");
+    assert_eq!(pool.memory_info().expect("alive"), (26 * MIB, 32 * MIB));
+    close_export(export.id).expect("open");
+    drop(export.fds);
+    importer.dealloc(import, 0).expect("live");
+    importer.dealloc(own, 0).expect("live");
+    neighbour.dealloc(taken, 0).expect("live");
+    assert_eq!(pool.memory_info().expect("alive"), (32 * MIB, 32 * MIB));
+    drop(neighbour);
+    common::end(&other, importer, &[]);
+    common::end(&driver, pool, &[]);
+}
+
+#[test]
 fn an_import_stays_mapped_until_queued_work_is_done() {
     let options = HostOptions { total_bytes: 16 * MIB, deferred: true, ..HostOptions::default() };
     let (driver, other) = (common::device(options.clone()), common::device(options));

@@ -324,7 +324,12 @@ unsafe fn replace(name: *const c_char, to: *mut usize, version: c_int, flags: u6
 /// Whether the driver's answer is the function that it gives for the row's own version: a newer
 /// version may have another form.
 fn is_known_form(hook: &Hook, there: usize, flags: u64) -> bool {
-    let mut known = 0;
+    ask(hook.asked, hook.since, flags) == there
+}
+
+/// What the driver's own `cuGetProcAddress` finds; 0: nothing.
+pub fn ask(name: &CStr, version: c_int, flags: u64) -> usize {
+    let mut found = 0;
     let second = real(Entry::GetProcAddress2);
     let first = real(Entry::GetProcAddress);
     // SAFETY: the driver's functions of these names have these types; locals to fill.
@@ -332,15 +337,15 @@ fn is_known_form(hook: &Hook, there: usize, flags: u64) -> bool {
         if second != 0 {
             let mut status = 0;
             let get = std::mem::transmute::<usize, Get2>(second);
-            get(hook.asked.as_ptr(), &raw mut known, hook.since, flags, &raw mut status)
+            get(name.as_ptr(), &raw mut found, version, flags, &raw mut status)
         } else if first != 0 {
             let get = std::mem::transmute::<usize, Get1>(first);
-            get(hook.asked.as_ptr(), &raw mut known, hook.since, flags)
+            get(name.as_ptr(), &raw mut found, version, flags)
         } else {
             NOT_FOUND
         }
     };
-    result == SUCCESS && known == there
+    if result == SUCCESS { found } else { 0 }
 }
 
 /// `cuGetProcAddress` of CUDA 11.3.

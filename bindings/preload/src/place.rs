@@ -11,7 +11,7 @@ use crate::pool::{self, Api};
 use crate::thread::{self, Serves};
 use crate::{loader, settings};
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Devices that are looked at; those above are the driver's.
@@ -49,13 +49,23 @@ const NOWHERE: Place = Place {
 static PLACES: Mutex<[Place; DEVICES_MAX]> = Mutex::new([NOWHERE; DEVICES_MAX]);
 /// Whether any device's memory pool is the program's own choice.
 pub static OWN_MEMORY_POOLS: AtomicBool = AtomicBool::new(false);
+/// Whether several devices have had a pool at a time.
+pub static SEVERAL: AtomicBool = AtomicBool::new(false);
 /// Whether any pool has ended: from then on addresses may have belonged to one.
 static ANY_ENDED: AtomicBool = AtomicBool::new(false);
 /// The driver's live allocations at addresses of ended pools.
 static DRIVERS_OWN: Mutex<Option<HashSet<u64>>> = Mutex::new(None);
 
+/// The table; in a child forked later an empty one of its own: a thread that the child does not
+/// have may be making a pool, and then the parent's is locked for ever.
 fn places() -> MutexGuard<'static, [Place; DEVICES_MAX]> {
-    PLACES.lock().unwrap_or_else(PoisonError::into_inner)
+    static PROCESS: AtomicI32 = AtomicI32::new(0);
+    static CHILDS: Mutex<[Place; DEVICES_MAX]> = Mutex::new([NOWHERE; DEVICES_MAX]);
+    // SAFETY: no arguments.
+    let own = unsafe { libc::getpid() };
+    let first = PROCESS.compare_exchange(0, own, Ordering::Relaxed, Ordering::Relaxed);
+    let table = if first.is_err_and(|known| known != own) { &CHILDS } else { &PLACES };
+    table.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The current context and its device; nothing without one.
@@ -121,6 +131,9 @@ pub fn look_up() -> Serves {
         Place { context: own, pool, refused: false, .. } if own == context => Serves::Pool(pool),
         _ => Serves::Driver,
     };
+    if places.iter().filter(|place| place.context != 0).count() > 1 {
+        SEVERAL.store(true, Ordering::Release);
+    }
     drop(places);
     keep(generation, serves)
 }
@@ -141,6 +154,7 @@ fn make(api: &Api, place: &mut Place, context: Handle, device: Device) {
                 // SAFETY: numbers only. Refused: the peer's accesses fail as without Forebay.
                 unsafe { (api.enable_peer)(pool, peer) };
             }
+            crate::hooks::stream::note_made(api, pool, context);
             crate::hooks::capture::declare_open(api, pool);
         }
         // The parent's pool: the driver tells the child the same.
@@ -155,7 +169,7 @@ fn make(api: &Api, place: &mut Place, context: Handle, device: Device) {
 }
 
 /// Whether a context of the device is its primary one. It exists, so asking makes none.
-fn is_primary(context: Handle, device: Device) -> bool {
+pub fn is_primary(context: Handle, device: Device) -> bool {
     type State = unsafe extern "C" fn(Device, *mut u32, *mut i32) -> Result;
     type Retain = unsafe extern "C" fn(*mut Handle, Device) -> Result;
     type Release = unsafe extern "C" fn(Device) -> Result;
@@ -183,6 +197,7 @@ fn is_primary(context: Handle, device: Device) -> bool {
 
 /// Ends the pool of a context that is about to go.
 pub fn end_context(context: Handle) {
+    crate::hooks::stream::context_ends(context);
     let found = places().iter().position(|p| p.context == context && context != 0);
     match found {
         Some(device) => end_device(device as Device),
@@ -192,6 +207,7 @@ pub fn end_context(context: Handle) {
 
 /// Ends the pool in a device's primary context, which is about to go.
 pub fn end_primary(device: Device) {
+    crate::hooks::stream::primary_ends(device);
     let primary = places().get(device as usize).is_some_and(|p| p.primary && p.context != 0);
     if primary {
         end_device(device);

@@ -28,6 +28,7 @@ pub const FORKED: Status = 6;
 pub const SHUT_DOWN: Status = 7;
 pub const INVALID_STREAM: Status = 13;
 pub const UNSUPPORTED: Status = 14;
+pub const BUSY: Status = 15;
 pub const STALE_POINTER: Status = 17;
 pub const TOO_MANY_PEERS: Status = 18;
 pub const CONTEXT_LOST: Status = 19;

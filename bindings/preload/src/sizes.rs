@@ -54,9 +54,11 @@ fn note_first(address: usize, bytes: usize) {
     }
 }
 
-/// The length that a live block of `usable` bytes was asked for.
+/// The length that a live block of `usable` bytes was asked for. Of a block that was not allocated
+/// through this library an older block's entry may tell too little, but never nothing.
 pub fn requested(address: usize, usable: usize) -> usize {
     let Some(entry) = entry(address) else { return usable };
     let low = entry.load(Ordering::Relaxed);
-    usable - usize::from((usable as u16).wrapping_sub(low))
+    let more = usize::from((usable as u16).wrapping_sub(low));
+    if more < usable { usable - more } else { usable }
 }

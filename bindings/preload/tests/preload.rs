@@ -142,6 +142,43 @@ fn memory_that_is_reused_too_early_is_seen() {
     assert!(!output.status.success() && errors.contains("words[i] is"), "{errors}");
 }
 
+/// Work on streams that no pool was told of, on another device's default stream, on more streams
+/// than a pool has lanes for; and a free that must not wait.
+#[test]
+fn frees_wait_for_all_work_and_hold_nobody_up() {
+    let program = linked("late.c", "late");
+    for seed in ["1", "2", "3"] {
+        let run = |what| {
+            let mut run = preloaded(&program);
+            run.arg(what).env("FOREBAY_SIM_SEED", seed);
+            run
+        };
+        for (variable, value) in
+            [("VERSION", "12080"), ("VERSION", "12020"), ("CONTEXT_EVENTS", "0")]
+        {
+            let mut early = run("early");
+            early.env("FOREBAY_SIM_MEMORY", "32MiB");
+            ends_well(early.env(format!("FOREBAY_SIM_{variable}"), value));
+        }
+        for device in ["0", "1"] {
+            let mut peers = run("peers");
+            peers.env("FOREBAY_SIM_MEMORY", "32MiB");
+            ends_well(peers.env("FOREBAY_DEVICE", device));
+        }
+        ends_well(&mut run("threads"));
+        ends_well(&mut run("batches"));
+    }
+    for version in ["12080", "12020"] {
+        let mut unheld = preloaded(&program);
+        unheld.arg("unheld").env("FOREBAY_SIM_SCHEDULE", "stepped");
+        ends_well(unheld.env("FOREBAY_SIM_VERSION", version));
+    }
+    ends_well(preloaded(&program).arg("many"));
+    let mut slow = preloaded(&program);
+    slow.arg("forked").env("FOREBAY_SIM_REAL_DELAYS", "1");
+    ends_well(slow.env("FOREBAY_SIM_FAULTS", "stall cuMemAddressReserve 1000ms"));
+}
+
 #[test]
 fn threads_share_the_pool() {
     let program = linked("stress.c", "stress");

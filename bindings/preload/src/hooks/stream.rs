@@ -3,28 +3,77 @@
 #![allow(non_snake_case, reason = "CUDA's names")]
 
 use super::{capture, driver, plainly};
-use crate::cuda::{Handle, Result, SUCCESS};
-use crate::{loader, place, pool, thread};
+use crate::cuda::{Device, Handle, Result, SUCCESS};
+use crate::pool::{self, Api};
+use crate::{loader, lookup, place, thread};
 use std::ffi::{c_int, c_uint};
-use std::sync::OnceLock;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// The CUDA version that brought events over a whole context.
 const CONTEXT_EVENTS_SINCE: c_int = 12050;
 
-fn note(result: Result, stream: *mut Handle) -> Result {
+/// A stream that the program has made.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Made {
+    stream: Handle,
+    context: Handle,
+    /// The device whose primary context that is.
+    primary: Option<Device>,
+}
+
+/// The program's streams, for pools that are made later; empty where events cover a context.
+static MADE: Mutex<Vec<Made>> = Mutex::new(Vec::new());
+
+fn made() -> MutexGuard<'static, Vec<Made>> {
+    MADE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether pools must know streams by name.
+fn is_needed() -> bool {
     static NEEDED: OnceLock<bool> = OnceLock::new();
-    if result != SUCCESS || stream.is_null() {
+    *NEEDED.get_or_init(|| {
+        loader::driver_version() < CONTEXT_EVENTS_SINCE
+            || lookup::ask(c"cuCtxRecordEvent", CONTEXT_EVENTS_SINCE, 0) == 0
+    })
+}
+
+fn note(result: Result, stream: *mut Handle) -> Result {
+    if result != SUCCESS
+        || stream.is_null()
+        || thread::with(thread::Thread::is_inside)
+        || !is_needed()
+    {
         return result;
     }
-    let needed = *NEEDED.get_or_init(|| loader::driver_version() < CONTEXT_EVENTS_SINCE);
-    if needed
-        && !thread::with(thread::Thread::is_inside)
-        && let (Some(api), Some(pool)) = (pool::api(), place::made())
-    {
+    let Some((context, device)) = place::current() else { return result };
+    // SAFETY: the driver has just written it.
+    let stream = unsafe { *stream };
+    let primary = place::is_primary(context, device).then_some(device);
+    // Listed first: a pool that is made meanwhile finds it there, or is found here.
+    made().push(Made { stream, context, primary });
+    if let (Some(api), Some(pool)) = (pool::api(), place::made()) {
         // SAFETY: the stream that was just made. A pool that cannot take it serves others.
-        plainly(|| unsafe { (api.stream_note)(pool, *stream) });
+        plainly(|| unsafe { (api.stream_note)(pool, stream) });
     }
     result
+}
+
+/// A pool is made in a context: it learns of the streams there.
+pub fn note_made(api: &Api, pool: usize, context: Handle) {
+    for made in made().iter().filter(|made| made.context == context) {
+        // SAFETY: a live stream, which `cuStreamDestroy` takes off the list first.
+        plainly(|| unsafe { (api.stream_note)(pool, made.stream) });
+    }
+}
+
+/// A context is about to go, and its streams with it.
+pub fn context_ends(context: Handle) {
+    made().retain(|made| made.context != context);
+}
+
+/// The same of a device's primary context.
+pub fn primary_ends(device: Device) {
+    made().retain(|made| made.primary != Some(device));
 }
 
 /// # Safety
@@ -65,9 +114,13 @@ pub unsafe extern "C" fn cuStreamDestroy_v2(stream: Handle) -> Result {
             wait_for(stream);
         }
     }
+    let known: Vec<Made> =
+        if ours { made().extract_if(.., |m| m.stream == stream).collect() } else { Vec::new() };
     let result = plainly(|| driver!(StreamDestroy(stream => Handle)));
     if ours && result == SUCCESS {
         capture::stream_destroyed(stream);
+    } else {
+        made().extend(known);
     }
     result
 }

@@ -118,7 +118,7 @@ fn free(thread: &Thread, row: usize, address: DevicePtr, stream: Handle) -> Opti
         return None;
     }
     let known = match thread.serves() {
-        Some(thread::Serves::Pool(pool)) if stream != cuda::STREAM_PER_THREAD => Some(pool),
+        Some(thread::Serves::Pool(pool)) if has_lane(stream) => Some(pool),
         _ => None,
     };
     let mut status = pool::NOT_OWNED;
@@ -140,11 +140,23 @@ fn free(thread: &Thread, row: usize, address: DevicePtr, stream: Handle) -> Opti
     }
 }
 
+/// Whether a stream's number means the same to every pool: a thread's own default stream has no
+/// lane, and with several pools the legacy one is the current context's, not the block's.
+#[inline(always)]
+fn has_lane(stream: Handle) -> bool {
+    match stream {
+        cuda::STREAM_PER_THREAD => false,
+        0 | cuda::STREAM_LEGACY => !place::SEVERAL.load(Ordering::Relaxed),
+        _ => true,
+    }
+}
+
 /// The stream cannot be waited for: the driver says why, and nothing was freed.
 const DRIVERS_ERROR: Status = -1;
 
 /// A free into another pool than the thread's, or on a stream that the pool has no lane for: the
-/// stream's work is waited for where a fence would not see it.
+/// stream's work is waited for where no fence would see it. A thread's own default stream is
+/// ordered with the legacy one, which every fence sees.
 #[cold]
 fn elsewhere(thread: &Thread, status: Status, address: DevicePtr, stream: Handle) -> Status {
     let Some(api) = pool::api() else { return status };
@@ -154,15 +166,18 @@ fn elsewhere(thread: &Thread, status: Status, address: DevicePtr, stream: Handle
     if owned != pool::OK {
         return owned;
     }
-    if stream != cuda::STREAM_PER_THREAD {
+    let named = stream > cuda::STREAM_PER_THREAD;
+    let serving = thread.serves() == Some(thread::Serves::Pool(pool));
+    let own = named || serving || place::made() == Some(pool);
+    if own && stream != cuda::STREAM_PER_THREAD {
         let stream = if stream == cuda::STREAM_LEGACY { 0 } else { stream };
         // SAFETY: as in `free`.
         let status = thread.inside(|| unsafe { (api.dealloc)(pool, address as usize, stream) });
-        if !matches!(status, pool::INVALID_STREAM | pool::UNSUPPORTED) {
+        if !matches!(status, pool::INVALID_STREAM | pool::BUSY | pool::UNSUPPORTED) {
             return status;
         }
     }
-    if synchronize(stream) != SUCCESS {
+    if (named || !own) && synchronize(stream) != SUCCESS {
         return DRIVERS_ERROR;
     }
     // SAFETY: as in `free`.
