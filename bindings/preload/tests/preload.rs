@@ -206,6 +206,42 @@ fn captures_pass_through_and_frees_beside_them_wait() {
     ends_well(&mut preloaded(linked("captures.c", "captures")));
 }
 
+/// Captured allocations and frees stay nodes of the driver's graphs, on late streams, in several
+/// orders of the device's work; the program sees the same without the preload library.
+#[test]
+fn captured_allocations_stay_the_driver_s() {
+    let program = linked("nodes.c", "nodes");
+    ends_well(preloaded(&program).env_remove("LD_PRELOAD"));
+    for seed in ["1", "2", "3", "4", "5"] {
+        ends_well(preloaded(&program).env("FOREBAY_SIM_SEED", seed));
+    }
+}
+
+/// The same through CUDA's runtime, the simulated one, where `cargo xtask test preload` names it.
+#[test]
+fn captured_allocations_of_the_runtime_stay_the_driver_s() {
+    let Some(runtime) = std::env::var_os("FOREBAY_SIMULATED_RUNTIME").map(PathBuf::from) else {
+        println!("skipped: FOREBAY_SIMULATED_RUNTIME names no folder with libcudart.so.12");
+        return;
+    };
+    let library = runtime.join("libcudart.so.12");
+    let headers = format!("-I{}", root().join("sim/cudart/include").display());
+    let more = [headers.as_str(), library.to_str().expect("UTF-8"), "-Wl,--allow-shlib-undefined"];
+    let program = compile("runtime_nodes.c", "runtime_nodes", &more);
+    let folders = |command: &mut Command| {
+        let own = built().driver.parent().expect("a folder").as_os_str().to_owned();
+        let path: OsString =
+            [own.as_os_str(), ":".as_ref(), runtime.as_os_str()].into_iter().collect();
+        command.env("LD_LIBRARY_PATH", path);
+    };
+    for seed in ["1", "2", "3"] {
+        let mut run = preloaded(&program);
+        folders(&mut run);
+        ends_well(run.env("FOREBAY_SIM_SEED", seed));
+        ends_well(run.env_remove("LD_PRELOAD"));
+    }
+}
+
 #[test]
 fn each_device_has_its_pool_and_peers_reach_it() {
     let program = linked("devices.c", "devices");

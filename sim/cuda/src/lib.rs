@@ -56,6 +56,7 @@ pub mod exports {
     pub use crate::abi::event::*;
     pub use crate::abi::fill::*;
     pub use crate::abi::graph::*;
+    pub use crate::abi::graphmem::*;
     pub use crate::abi::init::*;
     pub use crate::abi::launch::*;
     pub use crate::abi::limits::*;

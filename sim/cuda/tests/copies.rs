@@ -260,6 +260,65 @@ fn peers_copy_between_contexts() {
     row("cuMemcpyPeer needs no peer access; a context that is not: 201", "H: cuMemcpyPeer");
 }
 
+/// A copy between contexts waits for all that both, and the current one, have been given, and all
+/// that they are given later waits for it: in non-blocking streams as well.
+#[test]
+fn a_peer_copy_is_serialized_with_the_work_of_its_contexts() {
+    for seed in 0..20 {
+        let sim = world(&format!("devices = 3\nseed = {seed}"));
+        let here = sim.primary(0);
+        let source = device(4);
+        put(source, &[1]);
+        let near = stream(NON_BLOCKING);
+        let there = sim.primary(1);
+        let target = device(4);
+        put(target, &[2]);
+        let far = stream(NON_BLOCKING);
+        let out = pinned(1);
+        sim.primary(0);
+        assert_eq!(fill(source, 7, 1, near), 0);
+        sim.primary(1);
+        assert_eq!(fill(target, 8, 1, far), 0);
+        // The current context is a third one's.
+        sim.primary(2);
+        assert_eq!(cu!(cuMemcpyPeer(target, there, source, here, 4)), 0);
+        sim.primary(0);
+        assert_eq!(fill(source, 9, 1, near), 0);
+        sim.primary(1);
+        assert_eq!(cu!(cuMemcpyDtoHAsync_v2(to(out), target, 4, far)), 0);
+        assert_eq!(wait(far), 0);
+        assert_eq!(out[0], 7, "seed {seed}");
+    }
+    row(
+        "cuMemcpyPeer comes behind and before all work of its contexts",
+        "H: cuMemcpyPeer; CUDA guide: peer copies",
+    );
+}
+
+/// The other form follows its stream alone: by some schedule it reads what is not yet written.
+#[test]
+fn an_asynchronous_peer_copy_follows_its_stream_alone() {
+    let mut early = 0;
+    for seed in 0..20 {
+        let sim = world(&format!("devices = 2\nseed = {seed}"));
+        let here = sim.primary(0);
+        let source = device(4);
+        put(source, &[1]);
+        let near = stream(NON_BLOCKING);
+        let there = sim.primary(1);
+        let target = device(4);
+        let far = stream(NON_BLOCKING);
+        sim.primary(0);
+        assert_eq!(fill(source, 7, 1, near), 0);
+        sim.primary(1);
+        assert_eq!(cu!(cuMemcpyPeerAsync(target, there, source, here, 4, far)), 0);
+        assert_eq!(wait(far), 0);
+        early += u32::from(get(target, 1) == [1]);
+    }
+    assert!(early > 0, "none of 20 came before the other stream's work");
+    row("cuMemcpyPeerAsync is ordered by its stream alone", "H: cuMemcpyPeerAsync");
+}
+
 #[test]
 fn kernels_by_name() {
     let mut sim = world("");

@@ -281,16 +281,6 @@ fn pool_memory_of_a_device_that_is_full_is_reused_before_failing() {
 }
 
 #[test]
-fn a_captured_stream_takes_no_pool_memory_here() {
-    let _sim = world("");
-    let s = stream(NON_BLOCKING);
-    let mut at = 0;
-    assert_eq!(begin(s, 0), 0);
-    assert_eq!(cu!(cuMemAllocAsync(&raw mut at, 16, s)), 801);
-    assert_eq!(end(s).0, 0);
-}
-
-#[test]
 fn memory_of_a_pool_can_be_freed_at_once() {
     let sim = world("");
     let s = stream(NON_BLOCKING);

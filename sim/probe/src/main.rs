@@ -88,7 +88,8 @@ fn answer(question: &str, mut words: Words) -> Done {
     match question {
         "rules" => ask_rules(words, driver, json.as_deref()),
         "rule" => one_rule(words, driver.as_deref()),
-        "importer" => importer(words, driver.as_deref()),
+        "importer" => importer(words, driver.as_deref(), rules::import_and_answer),
+        "weigher" => importer(words, driver.as_deref(), rules::import_and_weigh),
         "latency" => {
             words.finish()?;
             let lab = bench(driver.as_deref())?;
@@ -151,12 +152,12 @@ fn one_rule(words: Words, driver: Option<&Path>) -> Done {
 }
 
 /// The other process of the rules about shared memory.
-fn importer(words: Words, driver: Option<&Path>) -> Done {
-    let [fd, granule] = &words.0[..] else { return Err(USAGE.to_owned()) };
+fn importer(words: Words, driver: Option<&Path>, ask: fn(&Lab, i32, usize) -> rule::Seen) -> Done {
+    let [fd, bytes] = &words.0[..] else { return Err(USAGE.to_owned()) };
     let number = |text: &String| text.parse::<usize>().map_err(|e| format!("{text}: {e}"));
-    let (fd, granule) = (number(fd)?, number(granule)?);
+    let (fd, bytes) = (number(fd)?, number(bytes)?);
     let lab = bench(driver)?;
-    match rules::import_and_answer(&lab, fd as i32, granule) {
+    match ask(&lab, fd as i32, bytes) {
         Ok(text) => println!("{text}"),
         Err(stop) => println!("{}", stop.why()),
     }

@@ -3,14 +3,16 @@
 //! Owns three ways to one script, `run.sh` beside this file: pack everything for another machine
 //! (`--pack DIR`), run it here (no argument), run it here on the simulated driver (`--simulated`),
 //! which proves the script and says nothing about a GPU. Promises that the script which runs on a
-//! GPU is the one that ran on the simulation. What each row of `docs/gpu-verification.md` needs
+//! GPU is the one that ran on the simulation, and that nothing of the simulation is in the pack.
+//! What each row of `docs/gpu-verification.md` needs
 //! is a step of it.
 
 mod harness;
 mod pack;
+mod runtime;
 
 use crate::args::Args;
-use crate::test::stage_sim;
+use crate::test::stage_runtime;
 use crate::{Outcome, proc};
 use std::path::PathBuf;
 
@@ -27,7 +29,8 @@ pub fn run(mut args: Args) -> Outcome<()> {
         return Err(format!("--pack only packs: {USAGE}"));
     }
     let dir = proc::root().join(packed.clone().unwrap_or_else(|| proc::target_dir().join("gpu")));
-    pack::pack(&dir)?;
+    let staged = stage_runtime()?;
+    pack::pack(&dir, &staged)?;
     if packed.is_some() {
         println!("packed: copy {} to the machine and start run.sh there", dir.display());
         return Ok(());
@@ -38,7 +41,7 @@ pub fn run(mut args: Args) -> Outcome<()> {
     // The loader's path is the machine's own: nothing of cargo's may stand before a real driver.
     script.env_remove("LD_LIBRARY_PATH");
     if simulated {
-        script.arg("--simulated").arg(stage_sim()?);
+        script.arg("--simulated").arg(&staged.folder);
     }
     let status = script.status().map_err(|e| format!("bash: {e}"))?;
     match status.code() {

@@ -1,23 +1,27 @@
 //! The pack: a folder with all that `run.sh` needs, built here.
 //!
 //! Owns the folder's form: `bin` (the `forebay` command, the probe), `lib` (the shared library
-//! under its file name and its SONAME), `c` (the harness), `traces`, `run.sh`, `version`. Promises
+//! under its file name and its SONAME, and the preload library), `c` (the harness), `runtime`
+//! (programs on CUDA's runtime), `traces`, `run.sh`, `version`. Promises
 //! that nothing in it refers to this machine's folders. Replaces what a folder held before.
 
-use super::harness;
+use super::{harness, runtime};
+use crate::test::Staged;
 use crate::{Outcome, proc};
 use std::path::Path;
 
 const SONAME: &str = "libforebay.so.0";
+const PRELOAD: &str = "libforebay_preload.so";
 const SCRIPT: &str = include_str!("run.sh");
 
 /// Builds everything and fills the folder.
-pub fn pack(dir: &Path) -> Outcome<()> {
+pub fn pack(dir: &Path, staged: &Staged) -> Outcome<()> {
     let mut cargo = proc::cargo();
-    cargo.args(["build", "--release", "--package", "forebay", "--lib"]);
+    cargo.args(["build", "--release", "--package", "forebay", "--package", "forebay-preload"]);
+    cargo.arg("--lib");
     cargo.args(["--package", "forebay-cli", "--package", "forebay_probe", "--bins"]);
     proc::run(&mut cargo)?;
-    for part in ["bin", "lib", "c", "traces"] {
+    for part in ["bin", "lib", "c", "runtime", "traces"] {
         let folder = dir.join(part);
         if folder.exists() {
             std::fs::remove_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
@@ -30,6 +34,8 @@ pub fn pack(dir: &Path) -> Outcome<()> {
     }
     copy(&release.join("libforebay.so"), &dir.join("lib/libforebay.so"))?;
     copy(&release.join("libforebay.so"), &dir.join("lib").join(SONAME))?;
+    copy(&release.join(PRELOAD), &dir.join("lib").join(PRELOAD))?;
+    runtime::build(&dir.join("runtime"), staged)?;
     harness::build(&dir.join("c"), &dir.join("lib"))?;
     for trace in proc::files("tests/traces", &["gz"]) {
         let name = trace.file_name().unwrap_or_default();

@@ -21,12 +21,16 @@ while [[ $# -gt 0 ]]; do
 done
 mkdir -p "$out" || exit 2
 out="$(cd "$out" && pwd)"
-rm -f "$out"/*.json "$out"/*.log "$out/steps" "$out/facts"
+rm -f "$out"/*.json "$out"/*.log "$out/steps" "$out/facts" "$out/sample"
 
 export LD_LIBRARY_PATH="$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 export FOREBAY_BACKEND=cuda
 # What the environment may say for programs of its own is not meant for these.
 unset FOREBAY_LIMIT FOREBAY_HEADROOM FOREBAY_DEVICE FOREBAY_DEBUG FOREBAY_FREE FOREBAY_MOVE
+unset LD_PRELOAD
+# This one is for this script alone: programs would take it for a setting that is misspelt.
+cudart_folder="${FOREBAY_CUDART:-}"
+unset FOREBAY_CUDART
 if [[ -n "$simulated" ]]; then
   export LD_LIBRARY_PATH="$simulated:$LD_LIBRARY_PATH"
   # As a GPU has it: two devices, memory that the CPU cannot touch.
@@ -114,6 +118,73 @@ while IFS=$'\t' read -r program reason; do
     step "c.$program" 30 "$here/c/$program"
   fi
 done <"$here/c/list"
+
+# The folder of CUDA's runtime, or why there is none: on a GPU never the simulated one.
+runtime=""
+no_runtime="no libcudart.so.12 found: FOREBAY_CUDART may name its folder"
+find_runtime() {
+  local folder
+  if [[ -n "$simulated" ]]; then
+    [[ -f "$simulated/libcudart.so.12" ]] && runtime="$simulated"
+    return
+  fi
+  while IFS= read -r folder; do
+    [[ -f "$folder/libcudart.so.12" ]] || continue
+    if grep -q forebay_simcudart "$folder/libcudart.so.12"; then
+      no_runtime="$folder has the simulated runtime, which is not for a GPU"
+      continue
+    fi
+    runtime="$folder"
+    return
+  done < <(
+    echo "$cudart_folder"
+    tr ':' '\n' <<<"$LD_LIBRARY_PATH"
+    ldconfig -p 2>/dev/null | sed -n 's,.*libcudart\.so\.12 .*=> \(.*\)/[^/]*$,\1,p'
+    printf '%s\n' /usr/local/cuda*/lib64 /usr/local/lib/python3*/*-packages/nvidia/cuda_runtime/lib
+  )
+}
+find_runtime
+
+# both NAME LIMIT EXPECTED COMMAND...: without and with the preload library; EXPECTED is the file
+# with what is to be printed, or - for a program that checks itself.
+both() {
+  local name="$1" limit="$2" expected="$3" preload="$here/lib/libforebay_preload.so"
+  shift 3
+  local run='if [[ $1 == - ]]; then "${@:2}"; else "${@:2}" | diff "$1" -; fi'
+  step "$name" "$limit" bash -o pipefail -c "$run" run "$expected" "$@"
+  step "$name.preload" "$limit" bash -o pipefail -c "$run" run "$expected" \
+    env LD_PRELOAD="$preload" "$@"
+}
+both_skipped() { skip "$1" "$2"; skip "$1.preload" "$2"; }
+
+both driver.nodes 30 - "$here/runtime/driver_nodes"
+if [[ -z "$runtime" ]]; then
+  for program in calls nodes sample; do both_skipped "runtime.$program" "$no_runtime"; done
+else
+  # Of the folder only the runtime: it may hold other libraries, such as a stub of the driver.
+  mkdir -p "$out/cudart" && ln -sf "$runtime/libcudart.so.12" "$out/cudart/"
+  with=(env LD_LIBRARY_PATH="$LD_LIBRARY_PATH:$out/cudart")
+  both runtime.calls 30 "$here/runtime/calls.txt" "${with[@]}" "$here/runtime/calls"
+  both runtime.nodes 30 - "${with[@]}" "$here/runtime/nodes"
+  nvcc="$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)"
+  if [[ -n "$simulated" ]]; then
+    # Its kernels are functions of the CPU there.
+    both runtime.sample 60 "$here/runtime/sample.txt" "${with[@]}" FOREBAY_SIM_CPU_ACCESS=1 \
+      "$here/runtime/sample"
+  elif [[ ! -x "$nvcc" ]]; then
+    both_skipped runtime.sample "no nvcc to compile its kernels"
+  else
+    step runtime.compile 90 "$nvcc" -std=c++17 -O1 -cudart shared -x cu -o "$out/sample" \
+      "$here/runtime/src/inference.cpp" "$here/runtime/src/kernels.cpp"
+    if [[ -x "$out/sample" ]]; then
+      # It may be linked with another major version: its own folder comes along.
+      both runtime.sample 60 "$here/runtime/sample.txt" \
+        env LD_LIBRARY_PATH="$LD_LIBRARY_PATH:$out/cudart:${nvcc%/bin/nvcc}/lib64" "$out/sample"
+    else
+      both_skipped runtime.sample "not compiled"
+    fi
+  fi
+fi
 
 echo
 for table in rules latency streams; do

@@ -16,6 +16,7 @@ mod python;
 mod runtime;
 mod sim;
 
+pub use runtime::{Staged, stage_runtime};
 pub use sim::stage_sim;
 
 use crate::Outcome;

@@ -62,6 +62,7 @@ const ALLOWED: &[(&str, &str)] = &[
     ("sim/cuda/src/abi/", "CUDA's C functions: places and texts of the caller"),
     ("sim/cuda/src/control.rs", "the simulation's C functions: texts and a buffer of the caller"),
     ("sim/cuda/src/engine/bytes.rs", "what queued work reads and writes"),
+    ("sim/cuda/src/engine/graphmem.rs", "poison in a graph's block"),
     ("sim/cuda/src/engine/host.rs", "the program's own functions, called in stream order"),
     ("sim/cuda/src/engine/order.rs", "poison in a pool's block"),
     ("sim/cuda/src/engine/tests.rs", "host functions of the tests"),

@@ -90,6 +90,7 @@ struct Plan {
     from_place: Place,
     rows: Rows,
     info: Info,
+    between: Option<[u64; 2]>,
 }
 
 /// What the caller asked for.
@@ -98,12 +99,14 @@ struct Ask {
     to: End,
     from: End,
     rows: Rows,
+    /// Contexts whose work, earlier and later, it is serialized with, besides the stream's.
+    between: Option<[u64; 2]>,
 }
 
 impl Plan {
     /// Finds out what the addresses are; 1 if one is null, or may not be touched.
     fn new(name: &'static str, world: &World, info: Info, ask: Ask) -> Result<Plan, CUresult> {
-        let Ask { to, from, rows } = ask;
+        let Ask { to, from, rows, between } = ask;
         let plan = Plan {
             name,
             to,
@@ -112,6 +115,7 @@ impl Plan {
             from_place: guard::place(&world.memory, from.at),
             rows,
             info,
+            between,
         };
         let wrong = |end: End, place| end.at == 0 || (end.mapped && place == Place::Pageable);
         if wrong(to, plan.to_place) || wrong(from, plan.from_place) {
@@ -180,7 +184,11 @@ impl Plan {
     /// Queues the copy; what waits for it, if `wait`.
     fn queue(&self, world: &World, from: (Side, u64), wait: bool) -> Result<Wait, CUresult> {
         let action = Action::Work(self.work(from));
-        let point = world.engine.submit(self.info.uid, action, self.cost_us())?;
+        let (uid, own, cost) = (self.info.uid, self.info.context, self.cost_us());
+        let point = match self.between {
+            Some([a, b]) => Some(world.engine.submit_between(uid, action, cost, &[own, a, b])?),
+            None => world.engine.submit(uid, action, cost)?,
+        };
         Ok(match point {
             Some(point) if wait => world.engine.wait_points(self.info.context, vec![point]),
             _ => Wait::nothing(),
@@ -242,12 +250,12 @@ fn copy_later(name: &'static str, own: bool, handle: CUstream, ask: Ask) -> CUre
 }
 
 fn words(ask: Ask) -> String {
-    let Ask { to, from, rows } = ask;
+    let Ask { to, from, rows, .. } = ask;
     format!("to={:#x}, from={:#x}, bytes={}x{}", to.at, from.at, rows.width, rows.height)
 }
 
 fn plain(to: End, from: End, bytes: usize) -> Ask {
-    Ask { to, from, rows: Rows::one(bytes as u64) }
+    Ask { to, from, rows: Rows::one(bytes as u64), between: None }
 }
 
 unsafe fn any(name: &'static str, own: bool, to: u64, from: u64, bytes: usize) -> CUresult {
@@ -388,13 +396,17 @@ unsafe fn peer(
     bytes: usize,
 ) -> CUresult {
     match between(to, to_context, from, from_context) {
-        Ok((to, from)) => copy_now(name, own, plain(to, from, bytes)),
+        Ok((to, from)) => {
+            let between = Some([to_context, from_context]);
+            copy_now(name, own, Ask { between, ..plain(to, from, bytes) })
+        }
         Err(code) => crate::entry::enter(name, String::new, |_| Err(code)),
     }
 }
 
 pair! {
-    /// Copies from one context's memory to another's.
+    /// Copies from one context's memory to another's: behind all work of both and of the current
+    /// context, and before all that these are given later.
     cuMemcpyPeer, cuMemcpyPeer_ptds,
     peer(
         to: CUdeviceptr,
@@ -423,7 +435,7 @@ unsafe fn peer_later(
 }
 
 pair! {
-    /// Queues a copy from one context's memory to another's.
+    /// Queues a copy from one context's memory to another's, in the order of its stream alone.
     cuMemcpyPeerAsync, cuMemcpyPeerAsync_ptsz,
     peer_later(
         to: CUdeviceptr,
@@ -509,7 +521,7 @@ unsafe fn ask_2d(copy: *const Copy2D) -> Result<Ask, CUresult> {
     let to = end_2d(c.dst_type, c.dst_host as u64, c.dst_device, dst_pitch, x, y);
     match (to, from) {
         (Some(to), Some(from)) if fits(src_pitch, c.src_x) && fits(dst_pitch, c.dst_x) => {
-            Ok(Ask { to, from, rows })
+            Ok(Ask { to, from, rows, between: None })
         }
         _ => Err(CUDA_ERROR_INVALID_VALUE),
     }

@@ -42,6 +42,8 @@ pub(super) static CALLS: &[Call] = &[
 
 /// All flags of `cuGraphInstantiateWithFlags`: auto free, upload, device launch, node priority.
 const INSTANTIATE_FLAGS: u64 = 15;
+/// Auto free and device launch exclude each other.
+const NOT_TOGETHER: u64 = 1 | 4;
 
 /// Makes an empty graph.
 ///
@@ -197,7 +199,7 @@ unsafe fn instantiate(
         || format!("graph={graph:#x}, flags={flags}"),
         |world| {
             let to = place(exec)?;
-            if flags & !INSTANTIATE_FLAGS != 0 {
+            if flags & !INSTANTIATE_FLAGS != 0 || flags & NOT_TOGETHER == NOT_TOGETHER {
                 return Err(CUDA_ERROR_INVALID_VALUE);
             }
             let made = world.engine.instantiate(graph, flags)?;
@@ -337,13 +339,13 @@ unsafe fn upload(name: &'static str, own: bool, exec: CUgraphExec, handle: CUstr
         || format!("exec={exec:#x}, stream={handle:#x}"),
         |world| {
             stream(world, handle, own)?;
-            world.engine.exec_flags(exec).map(|_| ())
+            world.engine.upload_graph(exec)
         },
     )
 }
 
 pair! {
-    /// Makes an executable graph ready to be launched, which needs nothing here.
+    /// Makes an executable graph ready to be launched: its memory nodes have pages.
     cuGraphUpload, cuGraphUpload_ptsz, upload(exec: CUgraphExec, stream: CUstream)
 }
 

@@ -130,8 +130,8 @@ pub unsafe extern "C" fn cuMemAllocPitch_v2(
     )
 }
 
-/// Frees plain or managed memory once the device has done its queued work. Memory of a pool is
-/// freed at once.
+/// Frees plain or managed memory once the device has done its queued work. Memory of a pool or a
+/// graph is freed at once.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemFree_v2(dptr: CUdeviceptr) -> CUresult {
     enter_waiting(
@@ -153,11 +153,14 @@ pub extern "C" fn cuMemFree_v2(dptr: CUdeviceptr) -> CUresult {
                 .memory
                 .ask(|space| space.freeable(dptr).map(|b| (b.kind, b.device, b.len)))?;
             let wait = match kind {
-                Kind::Pool(_) => Wait::nothing(),
+                Kind::Pool(_) | Kind::Graph(_) => Wait::nothing(),
                 _ => quiet(world, Some(device)),
             };
             Ok(wait.then(move |world| {
                 world.charge(1, len);
+                if matches!(kind, Kind::Graph(_)) {
+                    return world.engine.graph_free_now(dptr);
+                }
                 change(world, |space| {
                     if space.is_open_elsewhere(dptr) {
                         let text = format!("cuMemFree: {dptr:#x}");

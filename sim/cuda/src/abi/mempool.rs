@@ -1,11 +1,12 @@
 //! Memory pools and allocation in stream order.
 //!
-//! Memory nodes of graphs are not simulated: in a captured stream these calls answer 801.
+//! In a captured stream these calls make memory nodes of its graph.
 
 use super::device::place;
 use super::stream::{pair, stream};
 use super::vmm::change;
 use crate::call;
+use crate::engine::order::Use;
 use crate::entry::{Call, enter};
 use crate::memory::plain::Kind;
 use crate::types::*;
@@ -94,7 +95,15 @@ unsafe fn alloc_from(
             let device = world.engine.pool_device(pool)? as u32;
             let context = info.context;
             let engine = world.engine.clone();
-            let fresh = |len| change(world, |s| s.alloc(device, context, len, Kind::Pool(pool)));
+            let fresh = |len, what| match what {
+                Use::Pool => change(world, |s| s.alloc(device, context, len, Kind::Pool(pool))),
+                Use::Node => {
+                    let all = 0..world.devices.len() as u32;
+                    let rights = |d| world.engine.pool_access(pool, d as i32).unwrap_or(0) as u8;
+                    let access: Vec<(u32, u8)> = all.map(|d| (d, rights(d))).collect();
+                    change(world, |s| s.graph_reserve(device, context, len, &access))
+                }
+            };
             let at = engine.pool_alloc(info.uid, pool, bytes as u64, fresh)?;
             // SAFETY: not null; CUDA asks the caller for a writable place.
             unsafe { *to = at };

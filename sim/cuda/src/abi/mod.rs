@@ -12,6 +12,7 @@ pub mod device;
 pub mod event;
 pub mod fill;
 pub mod graph;
+pub mod graphmem;
 pub mod init;
 pub mod launch;
 pub mod limits;
@@ -36,6 +37,7 @@ pub static TABLES: &[&[Call]] = &[
     event::CALLS,
     fill::CALLS,
     graph::CALLS,
+    graphmem::CALLS,
     init::CALLS,
     launch::CALLS,
     limits::CALLS,

@@ -12,6 +12,7 @@ use std::thread::ThreadId;
 
 use super::event::Mark;
 use super::graph::{Graph, Node, NodeId};
+use super::graphmem::MemNode;
 use super::stream::StreamKind;
 use super::{Action, Code, Context, Engine, Kind, State, Uid, code};
 
@@ -321,7 +322,23 @@ impl State {
 
     /// Adds a node behind the stream's dependency set and makes it that set.
     pub(crate) fn capture_node(&mut self, uid: Uid, action: Action) -> Result<NodeId, Code> {
-        self.capture_full_node(uid, action, None)
+        self.capture_full_node(uid, action, None, None)
+    }
+
+    /// Adds a memory node.
+    pub(crate) fn capture_memory_node(
+        &mut self,
+        uid: Uid,
+        action: Action,
+        memory: MemNode,
+    ) -> Result<NodeId, Code> {
+        self.capture_full_node(uid, action, None, Some(memory))
+    }
+
+    /// The graph that a captured stream fills.
+    pub(crate) fn captured_graph(&self, uid: Uid) -> Result<u64, Code> {
+        let id = self.capture_of(uid).ok_or(code::ILLEGAL_STATE)?;
+        self.captures.get(&id).map(|c| c.graph).ok_or(code::ILLEGAL_STATE)
     }
 
     /// Adds a node that records or awaits an event of outside the graph.
@@ -331,7 +348,7 @@ impl State {
         kind: Kind,
         event: u64,
     ) -> Result<(), Code> {
-        self.capture_full_node(uid, Action::Mark(kind), Some(event)).map(|_| ())
+        self.capture_full_node(uid, Action::Mark(kind), Some(event), None).map(|_| ())
     }
 
     fn capture_full_node(
@@ -339,13 +356,14 @@ impl State {
         uid: Uid,
         action: Action,
         event: Option<u64>,
+        memory: Option<MemNode>,
     ) -> Result<NodeId, Code> {
         let queue = self.queues.get(&uid).ok_or(code::INVALID_HANDLE)?;
         let member = queue.capture.clone().ok_or(code::ILLEGAL_STATE)?;
         let (context, device) = (queue.context, queue.device);
         let capture = self.captures.get(&member.capture).ok_or(code::ILLEGAL_STATE)?;
         let graph = capture.graph;
-        let node = Node { action, deps: member.deps, context, device, event };
+        let node = Node { action, deps: member.deps, context, device, event, memory };
         let id = self.add_node(graph, node).ok_or(code::INVALID_VALUE)?;
         self.set_dependencies(uid, vec![id]);
         Ok(id)

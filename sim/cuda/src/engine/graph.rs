@@ -10,9 +10,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::event::Mark;
+use super::graphmem::MemNode;
 use super::stream::StreamKind;
 use super::userobj::Held;
-use super::{Action, Code, Context, Engine, Kind, Point, State, Uid, code};
+use super::{Action, Code, Context, Engine, Kind, Point, State, Uid, Work, code};
 
 /// A node, by its handle; nodes made later have greater handles.
 pub type NodeId = u64;
@@ -32,11 +33,21 @@ pub(crate) struct Node {
     pub device: i32,
     /// The event that an event node records or waits for.
     pub event: Option<u64>,
+    /// What an allocation or free node has to do with.
+    pub memory: Option<MemNode>,
 }
 
 impl Node {
     fn kind(&self) -> Kind {
         self.action.kind()
+    }
+
+    /// The work over memory that it does, if it does any.
+    pub fn work(&self) -> Option<&Work> {
+        match &self.action {
+            Action::Work(work) | Action::Until(work, _) => Some(work),
+            _ => None,
+        }
     }
 }
 
@@ -52,12 +63,18 @@ impl Graph {
     pub fn new(capturing: bool) -> Graph {
         Graph { nodes: BTreeMap::new(), capturing, held: Vec::new() }
     }
+
+    fn has_memory(&self) -> bool {
+        self.nodes.values().any(|node| node.memory.is_some())
+    }
 }
 
 /// An executable graph.
 pub struct Exec {
-    nodes: Vec<(NodeId, Node)>,
-    flags: u64,
+    /// The graph it was made from, which may be gone.
+    graph: u64,
+    pub(crate) nodes: Vec<(NodeId, Node)>,
+    pub(crate) flags: u64,
     /// Where the last launch ends.
     last: Mutex<Option<Point>>,
     /// References to user objects, given back when the last launch is done and the handle gone.
@@ -80,11 +97,15 @@ impl Engine {
         Ok(())
     }
 
-    /// Copies a graph with what it holds. Nodes get handles of their own.
+    /// Copies a graph with what it holds. Nodes get handles of their own. 1 if it has memory
+    /// nodes.
     pub fn clone_graph(&self, handle: u64) -> Result<u64, Code> {
         let mut state = self.lock();
         let graph =
             state.graphs.get(&handle).filter(|g| !g.capturing).ok_or(code::INVALID_VALUE)?;
+        if graph.has_memory() {
+            return Err(code::INVALID_VALUE);
+        }
         let (nodes, held) = (graph.nodes.clone(), graph.held.clone());
         let copy = state.add_graph(false);
         let mut names: BTreeMap<NodeId, NodeId> = BTreeMap::new();
@@ -122,13 +143,20 @@ impl Engine {
         found.map(Node::kind).ok_or(code::INVALID_VALUE)
     }
 
-    /// Makes an executable graph, which is independent of the graph from then on.
+    /// Makes an executable graph, which is independent of the graph from then on. A graph with
+    /// memory nodes has one at a time: 1.
     pub fn instantiate(&self, handle: u64, flags: u64) -> Result<u64, Code> {
         let mut state = self.lock();
         let graph =
             state.graphs.get(&handle).filter(|g| !g.capturing).ok_or(code::INVALID_VALUE)?;
+        let another = state.execs.values().any(|exec| exec.graph == handle);
+        if another && graph.has_memory() {
+            return Err(code::INVALID_VALUE);
+        }
+        self.check_nodes(&graph.nodes);
         let nodes = graph.nodes.iter().map(|(id, n)| (*id, n.clone())).collect();
-        let exec = Exec { nodes, flags, last: Mutex::new(None), held: graph.held.clone() };
+        let (last, held) = (Mutex::new(None), graph.held.clone());
+        let exec = Exec { graph: handle, nodes, flags, last, held };
         let handle = HANDLE_BASE + state.fresh() * HANDLE_STEP;
         state.execs.insert(handle, Arc::new(exec));
         Ok(handle)
@@ -145,15 +173,28 @@ impl Engine {
         self.lock().execs.get(&handle).map(|exec| exec.flags).ok_or(code::INVALID_VALUE)
     }
 
-    /// Launches an executable graph in a stream; in a captured stream, its nodes join the capture.
+    /// Makes an executable graph's memory ready, so that a launch need not.
+    pub fn upload_graph(&self, handle: u64) -> Result<(), Code> {
+        let state = self.lock();
+        let exec = state.execs.get(&handle).cloned().ok_or(code::INVALID_VALUE)?;
+        self.upload(&state, &exec)
+    }
+
+    /// Launches an executable graph in a stream; in a captured stream, its nodes join the capture,
+    /// which memory nodes cannot: 1.
     pub fn launch_graph(&self, handle: u64, uid: Uid) -> Result<(), Code> {
         let mut state = self.lock();
         let exec = state.execs.get(&handle).cloned().ok_or(code::INVALID_VALUE)?;
         if state.captured(uid)? {
-            return state.embed(&exec, uid);
+            return match exec.has_memory() {
+                true => Err(code::INVALID_VALUE),
+                false => state.embed(&exec, uid),
+            };
         }
         state.implicit(uid)?;
-        state.launch(&exec, uid, self.now_us());
+        self.admit(&mut state, &exec, uid)?;
+        let end = state.launch(&exec, uid, self.now_us());
+        self.launched(&exec, end);
         drop(state);
         self.start_idler();
         Ok(())
@@ -168,7 +209,7 @@ impl State {
         Some(id)
     }
 
-    fn launch(&mut self, exec: &Arc<Exec>, uid: Uid, now_us: f64) {
+    fn launch(&mut self, exec: &Arc<Exec>, uid: Uid, now_us: f64) -> Point {
         let mut last = exec.last.lock().unwrap_or_else(PoisonError::into_inner);
         let start =
             self.push(uid, Action::Mark(Kind::Empty), last.iter().copied().collect(), now_us, 0.0);
@@ -191,7 +232,9 @@ impl State {
             points.insert(*id, point);
         }
         let all = points.into_values().collect();
-        *last = Some(self.push(uid, Action::Join(Arc::clone(exec)), all, now_us, 0.0));
+        let end = self.push(uid, Action::Join(Arc::clone(exec)), all, now_us, 0.0);
+        *last = Some(end);
+        end
     }
 
     /// Copies an executable graph's nodes into a capture, behind the stream's dependency set.

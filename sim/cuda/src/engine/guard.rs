@@ -45,6 +45,33 @@ impl MemoryCheck for Memory {
         // A block that cuMemFree has freed meanwhile is refused, and reported as a double free.
         let _ = self.change(0, |space| space.free(at));
     }
+
+    fn back(&self, at: u64) -> Result<(), super::Code> {
+        self.change(0, |space| space.graph_back(at))
+    }
+
+    fn unback(&self, at: u64) {
+        // The host's limit is reported by itself, and the block keeps its pages.
+        let _ = self.change(0, |space| space.graph_unback(at));
+    }
+
+    fn retire(&self, at: u64) {
+        // As above: the block then stays.
+        let _ = self.change(0, |space| space.graph_retire(at));
+    }
+
+    fn trim(&self, device: i32) {
+        let device = u32::try_from(device).unwrap_or(u32::MAX);
+        let _ = self.change(0, |space| {
+            space.graph_trim(device);
+            Ok(())
+        });
+    }
+
+    fn left(&self, device: i32) -> u64 {
+        let device = u32::try_from(device).unwrap_or(u32::MAX);
+        self.ask(|space| Ok(space.graph_left(device))).unwrap_or(0)
+    }
 }
 
 /// Whether ranges may be touched at the time of a call.

@@ -25,6 +25,7 @@ pub mod bytes;
 pub mod capture;
 pub mod event;
 pub mod graph;
+pub mod graphmem;
 pub mod guard;
 pub mod host;
 pub mod order;
@@ -51,6 +52,7 @@ use crate::world::ContextState;
 use capture::{Capture, CaptureId};
 use event::Event;
 use graph::{Exec, Graph};
+use graphmem::GraphMemory;
 use host::{HostCall, HostThread};
 use pool::Pools;
 use stream::{Queue, Streams};
@@ -137,6 +139,25 @@ pub trait MemoryCheck: Send + Sync {
 
     /// Gives a pool's block back to the device.
     fn free(&self, at: u64);
+
+    /// Gives a graph's block pages, if it has none.
+    fn back(&self, _at: u64) -> Result<(), Code> {
+        Ok(())
+    }
+
+    /// Takes a graph's block its pages, and leaves them to the device's graphs.
+    fn unback(&self, _at: u64) {}
+
+    /// Ends a graph's block, and leaves its pages to the device's graphs.
+    fn retire(&self, _at: u64) {}
+
+    /// Gives what a device's graphs have left back to it.
+    fn trim(&self, _device: i32) {}
+
+    /// Bytes that a device's graphs have left.
+    fn left(&self, _device: i32) -> u64 {
+        0
+    }
 }
 
 /// Where this process reads and writes what programs see at an address. Good for the granule
@@ -304,6 +325,8 @@ pub struct Engine {
     host: Arc<HostThread>,
     /// Memory pools: a leaf lock, taken under any other of the engine's.
     pools: Mutex<Pools>,
+    /// Memory of graphs: a leaf lock as well, never held with the pools'.
+    graph_memory: Mutex<GraphMemory>,
     /// What pool memory is filled with when it is allocated.
     poison: Option<u8>,
     /// For the threads that outlive a call.
@@ -356,6 +379,7 @@ impl Engine {
             clock,
             host: HostThread::new(),
             pools: Mutex::new(Pools::default()),
+            graph_memory: Mutex::new(GraphMemory::default()),
             poison: options.poison,
             me: me.clone(),
         })

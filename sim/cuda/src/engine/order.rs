@@ -6,8 +6,18 @@
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 use super::bytes::{self, Rows};
+use super::graphmem::{self, Reserved};
 use super::pool::{Offer, Pools, StreamOrder};
 use super::{Action, Body, Code, Engine, Kind, Range, State, Uid, Work, code};
+
+/// What new memory is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Use {
+    /// A pool.
+    Pool,
+    /// An allocation node of a graph.
+    Node,
+}
 
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
 const OUT_OF_MEMORY: Code = 2;
@@ -26,25 +36,29 @@ impl Engine {
         self.pools.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Allocates from a pool in a stream's order. `fresh` makes new memory of so many bytes.
+    /// Allocates from a pool in a stream's order. `fresh` makes new memory of so many bytes, or, if
+    /// it is told so, takes addresses for an allocation node of a graph: in a captured stream.
     pub fn pool_alloc(
         self: &Arc<Self>,
         uid: Uid,
         pool: u64,
         bytes: u64,
-        fresh: impl Fn(u64) -> Result<u64, Code>,
+        fresh: impl Fn(u64, Use) -> Result<u64, Code>,
     ) -> Result<u64, Code> {
         let mut state = self.lock();
         if state.captured(uid)? {
-            // Memory nodes of graphs are not simulated.
-            return Err(code::NOT_SUPPORTED);
+            drop(state);
+            let device = self.pool_device(pool)?;
+            return self.capture_alloc(uid, || {
+                fresh(bytes, Use::Node).map(|at| Reserved { at, len: bytes, device })
+            });
         }
         state.implicit(uid)?;
         let offer = self.pools().offer(pool, bytes, &state.order_of(uid))?;
         drop(state);
         let (at, dep) = match offer {
             Offer::Reuse(at, dep) => (at, dep),
-            Offer::Fresh(len) => (self.grow(pool, len, fresh)?, None),
+            Offer::Fresh(len) => (self.grow(pool, len, |len| fresh(len, Use::Pool))?, None),
             Offer::Full => return Err(OUT_OF_MEMORY),
         };
         let len = bytes.next_multiple_of(super::pool::UNIT);
@@ -87,18 +101,27 @@ impl Engine {
         }
     }
 
-    /// Frees a pool's block in a stream's order: none if the address is no pool's.
+    /// Frees a pool's or a graph's block in a stream's order: none if the address is neither's. In
+    /// a captured stream only a graph's can be freed, by a node: 1 for all else.
     pub fn pool_free(&self, uid: Uid, at: u64) -> Option<Result<(), Code>> {
         let mut state = self.lock();
+        match state.captured(uid) {
+            Ok(false) => {}
+            Ok(true) => {
+                drop(state);
+                return Some(self.capture_free(uid, at));
+            }
+            Err(code) => return Some(Err(code)),
+        }
+        if let Some(freeable) = self.graph_freeable(at, "cuMemFreeAsync") {
+            let done = freeable.and_then(|()| state.implicit(uid));
+            return Some(done.map(|()| self.graph_free_later(state, uid, at)));
+        }
         if !self.pools().owns(at) {
             return None;
         }
-        match state.captured(uid).and_then(|captured| match captured {
-            true => Err(code::NOT_SUPPORTED),
-            false => state.implicit(uid),
-        }) {
-            Ok(()) => {}
-            Err(code) => return Some(Err(code)),
+        if let Err(code) = state.implicit(uid) {
+            return Some(Err(code));
         }
         let Some(len) = self.pools().leave(at, "cuMemFreeAsync") else {
             drop(state);
@@ -144,6 +167,7 @@ impl Engine {
             self.pools().settle(&|point| state.passed(point))
         };
         gone.into_iter().for_each(|at| self.memory.free(at));
+        self.graph_memory_settle();
     }
 
     /// A pool's block has been freed by `cuMemFree`.
@@ -151,19 +175,26 @@ impl Engine {
         self.pools().forget(at);
     }
 
-    /// Reports work that is queued on pool memory it cannot rightly touch.
-    pub(crate) fn check_order(&self, state: &State, uid: Uid, work: &Work) -> Option<String> {
-        let pools = self.pools();
-        if !work.reads.iter().chain(&work.writes).any(|r| pools.near(r)) {
+    /// What is wrong with work that is queued on memory of pools or graphs: a kind of misuse, and
+    /// a sentence.
+    pub(crate) fn check_order(
+        &self,
+        state: &State,
+        uid: Uid,
+        work: &Work,
+    ) -> Option<(&'static str, String)> {
+        let ranges = || work.reads.iter().chain(&work.writes);
+        let of_graphs = ranges().any(|r| self.graph_memory().near(r));
+        if !of_graphs && !ranges().any(|r| self.pools().near(r)) {
             return None;
         }
         let order = state.order_of(uid);
-        let wrong = work.reads.iter().chain(&work.writes).find_map(|r| pools.misused(r, &order));
-        wrong.map(|why| format!("{}: {why}", work.label))
-    }
-
-    pub(crate) fn report_order(&self, text: String) {
-        self.report(OUT_OF_ORDER, text);
+        let wrong = match of_graphs {
+            true => ranges().find_map(|r| self.graph_memory().misused(r, &order)),
+            false => ranges().find_map(|r| self.pools().misused(r, &order)),
+        };
+        let kind = if of_graphs { graphmem::OUT_OF_ORDER } else { OUT_OF_ORDER };
+        wrong.map(|why| (kind, format!("{}: {why}", work.label)))
     }
 }
 

@@ -198,8 +198,12 @@ impl Engine {
     }
 
     fn pool_denies(&self, work: &Work) -> Option<String> {
+        let ranges = || work.reads.iter().chain(&work.writes);
         let pools = self.pools();
-        let why = work.reads.iter().chain(&work.writes).find_map(|r| pools.denied(r));
+        let why = ranges().find_map(|r| pools.denied(r));
+        drop(pools);
+        let graphs = self.graph_memory();
+        let why = why.or_else(|| ranges().find_map(|r| graphs.denied(r)));
         why.map(|why| format!("{}: {why}", work.label))
     }
 

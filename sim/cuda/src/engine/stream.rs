@@ -210,11 +210,32 @@ impl Engine {
         };
         let point = state.push(uid, action, Vec::new(), self.now_us(), cost_us);
         drop(state);
-        if let Some(text) = wrong {
-            self.report_order(text);
+        if let Some((kind, text)) = wrong {
+            self.report(kind, text);
         }
         self.start_idler();
         Ok(Some(point))
+    }
+
+    /// Puts an entry at the end of a stream, behind all that some contexts have been given so far
+    /// and before all that they will be given, in any stream of theirs.
+    pub fn submit_between(
+        &self,
+        uid: Uid,
+        action: Action,
+        cost_us: f64,
+        contexts: &[Context],
+    ) -> Result<Point, Code> {
+        let mut state = self.lock();
+        state.implicit(uid)?;
+        let before = contexts.iter().flat_map(|context| state.context_tails(*context)).collect();
+        let point = state.push(uid, action, before, self.now_us(), cost_us);
+        for context in contexts {
+            state.context_waits.entry(*context).or_default().push(point);
+        }
+        drop(state);
+        self.start_idler();
+        Ok(point)
     }
 
     /// Everything that `uid` has been given so far: for the legacy stream also what blocking

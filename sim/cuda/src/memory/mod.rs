@@ -13,11 +13,13 @@
 //! | [`space`] | reservations and all state under the lock |
 //! | [`vmm`] | mappings, access rights, the mapping budget |
 //! | [`plain`], [`host`] | `cuMemAlloc` and its like; pinned, registered, managed memory |
+//! | [`graph`] | memory of graphs' allocation nodes |
 //! | [`share`] | shareable descriptors, legacy IPC |
 //! | [`touch`] | who may touch what; what an address is |
 //!
 //! Cost: an ordered look-up a range for a check; a system call or two for a change.
 
+pub mod graph;
 pub mod host;
 pub mod os;
 pub mod page;
@@ -269,6 +271,7 @@ impl Memory {
             ("mappings", space.mappings.len() as u64),
             ("allocations", of_kind(|k| k == Kind::Alloc)),
             ("pool_allocations", of_kind(|k| matches!(k, Kind::Pool(_)))),
+            ("graph_allocations", of_kind(|k| matches!(k, Kind::Graph(_)))),
             ("opened_allocations", of_kind(|k| k == Kind::Ipc)),
             ("host_allocations", space.plain.host.len() as u64),
             ("exported_fds", space.pages.exported()),

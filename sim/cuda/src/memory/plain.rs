@@ -27,6 +27,8 @@ pub enum Kind {
     Alloc,
     /// A memory pool's.
     Pool(u64),
+    /// An allocation node's of a graph; the number is the block's own.
+    Graph(u64),
     /// Another process's, opened by `cuIpcOpenMemHandle`.
     Ipc,
 }
@@ -89,7 +91,8 @@ pub struct Plain {
     pub host: BTreeMap<u64, HostBlock>,
     /// Which devices may access plain memory of which: `[accessor][owner]`.
     pub peers: [[bool; DEVICES_MAX]; DEVICES_MAX],
-    /// Rights of devices to a pool's memory, where they differ from the owner's.
+    /// Rights of devices to the memory of a pool, or of a graph's block, by its number, where they
+    /// differ from the owner's.
     pub pool_access: HashMap<(u64, u32), u8>,
 }
 
@@ -129,7 +132,7 @@ impl Plain {
         if device == block.device {
             return ALL;
         }
-        if let Kind::Pool(pool) = block.kind {
+        if let Kind::Pool(pool) | Kind::Graph(pool) = block.kind {
             return self.pool_access.get(&(pool, device)).copied().unwrap_or(0);
         }
         let pair = self.peers.get(device as usize).and_then(|row| row.get(block.device as usize));
@@ -150,6 +153,17 @@ impl Plain {
         }
     }
 
+    /// Enters a chunk of one block, to which the host has mapped nothing yet.
+    pub(super) fn add_bare_chunk(
+        &mut self,
+        taken: Taken,
+        phys: PhysId,
+        (device, context, kind): (u32, u64, Kind),
+    ) {
+        let owner = Owner { device, context, kind };
+        self.chunks.insert(taken.at, Chunk { taken, phys, owner, free: BTreeMap::new() });
+    }
+
     /// Gives all addresses back to the host, at the world's end.
     pub(super) fn unmap_all(&mut self) {
         for chunk in self.chunks.values() {
@@ -167,7 +181,7 @@ impl Plain {
 }
 
 /// Properties of plain memory.
-fn plain_prop(device: u32) -> CUmemAllocationProp {
+pub(super) fn plain_prop(device: u32) -> CUmemAllocationProp {
     let location = CUmemLocation { type_: CU_MEM_LOCATION_TYPE_DEVICE, id: device as i32 };
     CUmemAllocationProp { type_: CU_MEM_ALLOCATION_TYPE_PINNED, location, ..Default::default() }
 }

@@ -48,6 +48,8 @@ pub struct Space {
     pub budget: Budget,
     /// Plain, managed and host memory.
     pub plain: Plain,
+    /// Pages that graphs have left.
+    pub(super) graph_left: super::graph::LeftPages,
     /// Bytes of address space taken by reservations and plain memory.
     pub reserved: u64,
     /// Given up when the host has no mapping left for an unmap.
@@ -75,6 +77,7 @@ impl Space {
             pages,
             reservations: BTreeMap::new(),
             mappings: BTreeMap::new(),
+            graph_left: BTreeMap::new(),
             reserved: 0,
             spare: Some(os::Spare::take()?),
             gone: VecDeque::new(),

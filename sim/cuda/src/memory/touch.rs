@@ -6,7 +6,7 @@
 
 use super::host::{HostBlock, HostKind, READ_ONLY};
 use super::page::{PhysId, Place};
-use super::plain::{Block, Kind};
+use super::plain::{Block, Kind, plain_prop};
 use super::space::Space;
 use super::vmm::Mapping;
 use super::{Gone, Range};
@@ -149,7 +149,13 @@ impl Space {
     pub fn memory_of(&self, spot: &Spot<'_>) -> Option<(Place, CUmemAllocationProp, u64)> {
         let id = match spot {
             Spot::Mapped(_, m) => m.phys,
-            Spot::Plain(_, b) => self.plain.chunks.get(&b.chunk)?.phys,
+            Spot::Plain(_, b) => match self.plain.chunks.get(&b.chunk)?.phys {
+                // A graph's block between launches.
+                super::graph::NO_PAGES => {
+                    return Some((Place::Device(b.device), plain_prop(b.device), b.id));
+                }
+                phys => phys,
+            },
             Spot::Host(..) => return None,
         };
         let phys = self.pages.phys(id)?;

@@ -15,7 +15,7 @@ mod stream;
 mod symbols;
 mod vmm;
 
-pub use share::import_and_answer;
+pub use share::{import_and_answer, import_and_weigh};
 
 use crate::rule::Rule;
 

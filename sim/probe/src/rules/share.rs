@@ -98,9 +98,22 @@ pub const RULES: &[Rule] = &[
     rule("another process imports, reads 61 and writes 62", Header, "read 61, seen 62", |lab| {
         let (at, handle) = filled(lab, 61)?;
         let fd = export(lab, handle)?;
-        let told = importer(lab, &fd)?;
+        let told = importer(lab, &fd, "importer", lab.granule)?;
         Ok(format!("read {told}, seen {}", super::vmm::told(lab.word(at))))
     }),
+    rule(
+        "another process imports 256 MiB: taken for it; the import takes more",
+        Assumed,
+        "taken no",
+        |lab| {
+            let of = of_device(lab)?;
+            let handle = lab.create_of(PIECE, &of)?;
+            importer(lab, &export(lab, handle)?, "weigher", PIECE)
+        },
+    )
+    .alone()
+    // Each process has a device of its own there, which only the import makes fuller.
+    .simulated("taken yes"),
     rule("memory lives while an open descriptor is all that is left", Header, "held free", |lab| {
         let before = lab.free_bytes()?;
         let of = of_device(lab)?;
@@ -157,12 +170,12 @@ fn import(lab: &Lab, fd: &OwnedFd) -> (u32, u64) {
     (lab.cuda.cuMemImportFromShareableHandle(&raw mut handle, from, DESCRIPTOR), handle)
 }
 
-/// Starts this program once more as the importer; what it read.
-fn importer(lab: &Lab, fd: &OwnedFd) -> Result<String, Stop> {
+/// Starts this program once more to import so many bytes and answer a question; what it said.
+fn importer(lab: &Lab, fd: &OwnedFd, question: &str, bytes: usize) -> Result<String, Stop> {
     let told = |e: std::io::Error| Stop::Setup(format!("the importer: {e}"));
     let exe = std::env::current_exe().map_err(told)?;
     let mut command = Command::new(exe);
-    command.args(["importer", &fd.as_raw_fd().to_string(), &lab.granule.to_string()]);
+    command.args([question, &fd.as_raw_fd().to_string(), &bytes.to_string()]);
     let kept = fd.as_raw_fd();
     let keep = move || {
         // SAFETY: an open descriptor, whose flag alone is changed, in the child.
@@ -194,6 +207,24 @@ pub fn import_and_answer(lab: &Lab, fd: i32, granule: usize) -> Seen {
     lab.need("cuMemcpyHtoD", lab.put(at, &(word + 1).to_ne_bytes()))?;
     lab.need("cuCtxSynchronize", lab.cuda.cuCtxSynchronize())?;
     Ok(word.to_string())
+}
+
+/// The other process: whether the imported memory is taken for it afterwards, and whether it was
+/// the import that took it.
+pub fn import_and_weigh(lab: &Lab, fd: i32, bytes: usize) -> Seen {
+    let (mut before, mut after, mut total) = (0, 0, 0);
+    let code = lab.cuda.cuMemGetInfo(&raw mut before, &raw mut total);
+    lab.need("cuMemGetInfo", code)?;
+    let mut handle = 0;
+    let from = fd as usize as *mut c_void;
+    let code = lab.cuda.cuMemImportFromShareableHandle(&raw mut handle, from, DESCRIPTOR);
+    lab.need("cuMemImportFromShareableHandle", code)?;
+    let at = lab.reserve(bytes)?;
+    lab.need("cuMemMap", lab.map(at, bytes, handle))?;
+    lab.need("cuMemSetAccess", lab.open(at, bytes, RW))?;
+    lab.need("cuMemGetInfo", lab.cuda.cuMemGetInfo(&raw mut after, &raw mut total))?;
+    let taken = if total - after >= bytes { "taken" } else { "free" };
+    Ok(format!("{taken} {}", yes(before.saturating_sub(after) >= bytes / 2)))
 }
 
 fn dma_buf(lab: &Lab) -> Seen {
