@@ -10,9 +10,11 @@ mod cargo;
 mod cuda;
 mod cudart;
 mod library;
+mod matrix;
 mod preload;
 mod probe;
 mod python;
+mod reach;
 mod runtime;
 mod sim;
 
