@@ -3,10 +3,11 @@
 //! Owns the groups, their time budgets, and the closing line. A group over its budget is a
 //! printed warning, never a failure: machines differ. What cannot run here is
 //! printed as skipped by name and not counted as passed. All run on the host backend, the groups
-//! `sim`, `cudart`, `cuda` and `preload` on the simulated driver.
+//! `sim`, `cudart`, `cuda`, `preload` and `clients` on the simulated driver.
 
 mod c;
 mod cargo;
+mod clients;
 mod cuda;
 mod cudart;
 mod library;
@@ -16,6 +17,7 @@ mod probe;
 mod python;
 mod reach;
 mod runtime;
+mod runtimes;
 mod sim;
 
 pub use sim::stage_sim;
@@ -27,7 +29,7 @@ use std::time::Instant;
 
 /// The command's form.
 pub const USAGE: &str =
-    "test [unit|rust|model|sim|probe|cudart|cuda|preload|c|python|cli] [--full]";
+    "test [unit|rust|model|sim|probe|cudart|cuda|preload|clients|c|python|cli] [--full]";
 
 /// What the groups are told.
 #[derive(Clone, Copy)]
@@ -54,6 +56,7 @@ const GROUPS: &[Group] = &[
     Group { name: "cudart", budget: 90, full: 0, run: cudart::run },
     Group { name: "cuda", budget: 420, full: 1200, run: cuda::run },
     Group { name: "preload", budget: 150, full: 0, run: preload::run },
+    Group { name: "clients", budget: 180, full: 0, run: clients::run },
     Group { name: "c", budget: 420, full: 0, run: c::run },
     Group { name: "python", budget: 120, full: 0, run: python::run },
     Group { name: "cli", budget: 180, full: 0, run: cargo::cli },
