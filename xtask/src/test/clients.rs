@@ -29,7 +29,6 @@ struct Client {
     counts: &'static str,
 }
 
-/// Those with one feature in a row: each change of features builds the library anew.
 const CRATES: &[Client] = &[
     Client {
         name: "only_cust",
@@ -123,8 +122,7 @@ fn crates(staged: &Staged, library: &Path, tally: &mut Tally) {
         Err(why) => return tally.check("clients::toolkit", Err(why)),
     };
     for client in CRATES {
-        let feature = client.name.split_once('_').map_or("", |(_, feature)| feature);
-        match cuda::build_program(client.name, feature, &toolkit) {
+        match cuda::build_program(client.name, &toolkit) {
             Ok(binary) => both(client, || proc::program(&binary), staged, library, tally),
             Err(why) => tally.check(&format!("clients::{}", client.name), Err(why)),
         }

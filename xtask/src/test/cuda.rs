@@ -42,7 +42,7 @@ pub fn run(options: Options) -> Tally {
         Ok(toolkit) => {
             for name in ["cust", "cudarc"] {
                 let binary = format!("with_{name}");
-                tally.check(&format!("cuda::{binary}"), program(&binary, name, &toolkit, &folder));
+                tally.check(&format!("cuda::{binary}"), program(&binary, &toolkit, &folder));
             }
         }
         Err(why) => tally.check("cuda::toolkit", Err(why)),
@@ -79,13 +79,14 @@ pub fn toolkit(staged: &Path) -> Outcome<PathBuf> {
     Ok(root)
 }
 
-/// Builds a program of `tests/programs`, which needs one of its features; where it lies.
-pub fn build_program(binary: &str, feature: &str, toolkit: &Path) -> Outcome<PathBuf> {
+/// Builds a program of `tests/programs`; where it lies. All with the same features, so that the
+/// library is built once for them.
+pub fn build_program(binary: &str, toolkit: &Path) -> Outcome<PathBuf> {
     let target = proc::target_dir().join("programs");
     let mut build = proc::cargo();
     build
         .args(["build", "--locked", "--manifest-path", "tests/programs/Cargo.toml"])
-        .args(["--features", feature, "--bin", binary])
+        .args(["--features", "cust,cudarc", "--bin", binary])
         .env("CARGO_TARGET_DIR", &target)
         .env("CUDA_LIBRARY_PATH", toolkit);
     proc::run(&mut build)?;
@@ -93,8 +94,8 @@ pub fn build_program(binary: &str, feature: &str, toolkit: &Path) -> Outcome<Pat
 }
 
 /// Builds a program and runs it on the staged driver: it ends well and misuses nothing.
-fn program(binary: &str, feature: &str, toolkit: &Path, folder: &Path) -> Outcome<()> {
-    let mut run = proc::program(build_program(binary, feature, toolkit)?);
+fn program(binary: &str, toolkit: &Path, folder: &Path) -> Outcome<()> {
+    let mut run = proc::program(build_program(binary, toolkit)?);
     run.env("LD_LIBRARY_PATH", folder)
         .env("FOREBAY_BACKEND", "cuda")
         .env("FOREBAY_HEADROOM", "0")
