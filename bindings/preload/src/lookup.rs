@@ -328,19 +328,22 @@ fn is_known_form(hook: &Hook, there: usize, flags: u64) -> bool {
     let second = real(Entry::GetProcAddress2);
     let first = real(Entry::GetProcAddress);
     // SAFETY: the driver's functions of these names have these types; locals to fill.
-    let result = unsafe {
+    unsafe {
         if second != 0 {
             let mut status = 0;
             let get = std::mem::transmute::<usize, Get2>(second);
-            get(hook.asked.as_ptr(), &raw mut known, hook.since, flags, &raw mut status)
-        } else if first != 0 {
-            let get = std::mem::transmute::<usize, Get1>(first);
-            get(hook.asked.as_ptr(), &raw mut known, hook.since, flags)
-        } else {
-            NOT_FOUND
+            let name = hook.asked.as_ptr();
+            if get(name, &raw mut known, hook.since, flags, &raw mut status) == SUCCESS {
+                return known == there;
+            }
         }
-    };
-    result == SUCCESS && known == there
+        // A driver before 12.0, which may have the second form's name and not the form.
+        if first == 0 {
+            return false;
+        }
+        let get = std::mem::transmute::<usize, Get1>(first);
+        get(hook.asked.as_ptr(), &raw mut known, hook.since, flags) == SUCCESS && known == there
+    }
 }
 
 /// `cuGetProcAddress` of CUDA 11.3.
