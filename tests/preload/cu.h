@@ -41,6 +41,9 @@ CUresult cuMemFreeAsync(CUdeviceptr p, CUstream stream);
 CUresult cuMemFreeAsync_ptsz(CUdeviceptr p, CUstream stream);
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr *p, size_t bytes, CUmemoryPool pool, CUstream stream);
 CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice device);
+CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool);
+CUresult cuMemPoolCreate(CUmemoryPool *pool, const void *properties);
+CUresult cuMemPoolDestroy(CUmemoryPool pool);
 CUresult cuMemAllocManaged(CUdeviceptr *p, size_t bytes, unsigned flags);
 CUresult cuMemAllocHost_v2(void **p, size_t bytes);
 CUresult cuMemFreeHost(void *p);
@@ -122,6 +125,15 @@ static inline CUcontext begin(void) {
   OK(cuDevicePrimaryCtxRetain(&context, device));
   OK(cuCtxSetCurrent(context));
   return context;
+}
+
+/* A memory pool of the program's own on device 0. */
+static inline CUmemoryPool own_pool(void) {
+  /* CUmemPoolProps: pinned memory, no handles to share, of a device, the device's number. */
+  int properties[22] = {1, 0, 1, 0};
+  CUmemoryPool pool = NULL;
+  OK(cuMemPoolCreate(&pool, properties));
+  return pool;
 }
 
 #endif

@@ -70,11 +70,24 @@ static void kinds(void) {
   IS(passed("cuMemFree_v2"), foreign + 1);
   OK(cuMemAllocHost_v2(&host, 4096));
   OK(cuMemFreeHost(host));
+  /* The default memory pool by name is what cuMemAllocAsync takes; another is the driver's. */
   OK(cuDeviceGetDefaultMemPool(&pool, 0));
   OK(cuMemAllocFromPoolAsync(&p, 4096, pool, NULL));
+  IS(served("cuMemAllocFromPoolAsync"), 1);
+  OK(cuMemFreeAsync(p, NULL));
+  IS(passed("cuMemFreeAsync"), 0);
+  CUmemoryPool own = own_pool();
+  OK(cuMemAllocFromPoolAsync(&p, 4096, own, NULL));
   IS(passed("cuMemAllocFromPoolAsync"), 1);
   OK(cuMemFreeAsync(p, NULL));
   IS(passed("cuMemFreeAsync"), 1);
+  /* While another is the device's, the default one is the driver's too. */
+  OK(cuDeviceSetMemPool(0, own));
+  OK(cuMemAllocFromPoolAsync(&p, 4096, pool, NULL));
+  IS(passed("cuMemAllocFromPoolAsync"), 2);
+  OK(cuMemFreeAsync(p, NULL));
+  OK(cuDeviceSetMemPool(0, pool));
+  OK(cuMemPoolDestroy(own));
 }
 
 static void memory_ends(void) {
@@ -92,10 +105,10 @@ static void memory_ends(void) {
   }
   OK(cuCtxSynchronize());
   CUdeviceptr other = 0;
-  CUmemoryPool pool = NULL;
-  OK(cuDeviceGetDefaultMemPool(&pool, 0));
+  CUmemoryPool pool = own_pool();
   OK(cuMemAllocFromPoolAsync(&other, 128 << 20, pool, NULL));
   OK(cuMemFreeAsync(other, NULL));
+  OK(cuMemPoolDestroy(pool));
 }
 
 int main(void) {

@@ -56,6 +56,13 @@ if hashlib.sha256(data).hexdigest() != wanted:
     sys.exit(name + ": the checksum differs from the pinned one")
 open(target, "wb").write(data)
 "#;
+/// Asks the package index for pip's page.
+const ASK_INDEX: &str = r#"
+import os, ssl, urllib.request
+index = os.environ.get("PIP_INDEX_URL", "https://pypi.org/simple").rstrip("/") + "/pip/"
+tls = ssl.create_default_context(cafile=os.environ.get("PIP_CERT"))
+urllib.request.urlopen(index, context=tls, timeout=60).read(1)
+"#;
 const PIP_WHEEL: &str = "pip-24.3.1-py3-none-any.whl";
 const PIP_SHA256: &str = "3790624780082365f47549d032f3770eeb2b1e8bd1f7b2e02dace1afa361b4ed";
 
@@ -116,7 +123,7 @@ pub fn pip(dir: &Path) -> Outcome<Command> {
 
 /// Installs the wheels of `requirements` (with hashes) into `dir`, unless the same ones are
 /// there; `works` says whether what was fetched can be used.
-fn install_pinned(
+pub fn install_pinned(
     dir: &Path,
     requirements: &str,
     works: impl FnOnce() -> Outcome<()>,
@@ -140,6 +147,15 @@ fn install_pinned(
     proc::capture(&mut pip)?;
     works()?;
     proc::write(&stamp, requirements)
+}
+
+/// Whether the package index (the one pip's settings name) can be reached; else why not.
+pub fn index_answers() -> Outcome<()> {
+    let mut python = proc::program("python3");
+    proc::capture(python.args(["-c", ASK_INDEX])).map(drop).map_err(|told| {
+        let last = told.lines().last().unwrap_or("no python3");
+        last.to_owned()
+    })
 }
 
 /// pip's wheel, which Python can run as it is.

@@ -333,19 +333,22 @@ pub fn ask(name: &CStr, version: c_int, flags: u64) -> usize {
     let second = real(Entry::GetProcAddress2);
     let first = real(Entry::GetProcAddress);
     // SAFETY: the driver's functions of these names have these types; locals to fill.
-    let result = unsafe {
+    unsafe {
         if second != 0 {
             let mut status = 0;
             let get = std::mem::transmute::<usize, Get2>(second);
-            get(name.as_ptr(), &raw mut found, version, flags, &raw mut status)
-        } else if first != 0 {
-            let get = std::mem::transmute::<usize, Get1>(first);
-            get(name.as_ptr(), &raw mut found, version, flags)
-        } else {
-            NOT_FOUND
+            let (name, status) = (name.as_ptr(), &raw mut status);
+            if get(name, &raw mut found, version, flags, status) == SUCCESS {
+                return found;
+            }
         }
-    };
-    if result == SUCCESS { found } else { 0 }
+        // A driver before 12.0, which may have the second form's name and not the form.
+        if first == 0 {
+            return 0;
+        }
+        let get = std::mem::transmute::<usize, Get1>(first);
+        if get(name.as_ptr(), &raw mut found, version, flags) == SUCCESS { found } else { 0 }
+    }
 }
 
 /// `cuGetProcAddress` of CUDA 11.3.

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Devices that are looked at; those above are the driver's.
-const DEVICES_MAX: usize = 64;
+pub const DEVICES_MAX: usize = 64;
 
 /// One device.
 #[derive(Clone, Copy)]

@@ -41,7 +41,8 @@ pub fn run(options: Options) -> Tally {
     match toolkit(&staged) {
         Ok(toolkit) => {
             for name in ["cust", "cudarc"] {
-                tally.check(&format!("cuda::with_{name}"), program(name, &toolkit, &folder));
+                let binary = format!("with_{name}");
+                tally.check(&format!("cuda::{binary}"), program(&binary, &toolkit, &folder));
             }
         }
         Err(why) => tally.check("cuda::toolkit", Err(why)),
@@ -65,7 +66,7 @@ fn links_no_cuda(feature: &str) -> Outcome<()> {
 }
 
 /// A folder laid out as a CUDA toolkit whose libcuda is the staged one: programs on cust link it.
-fn toolkit(staged: &Path) -> Outcome<PathBuf> {
+pub fn toolkit(staged: &Path) -> Outcome<PathBuf> {
     let root = proc::target_dir().join("sim-toolkit");
     let stubs = root.join("lib64").join("stubs");
     let told = |e: std::io::Error| format!("{}: {e}", stubs.display());
@@ -78,18 +79,23 @@ fn toolkit(staged: &Path) -> Outcome<PathBuf> {
     Ok(root)
 }
 
-/// Builds a program and runs it on the staged driver: it ends well and misuses nothing.
-fn program(name: &str, toolkit: &Path, folder: &Path) -> Outcome<()> {
+/// Builds a program of `tests/programs`; where it lies. All with the same features, so that the
+/// library is built once for them.
+pub fn build_program(binary: &str, toolkit: &Path) -> Outcome<PathBuf> {
     let target = proc::target_dir().join("programs");
-    let binary = format!("with_{name}");
     let mut build = proc::cargo();
     build
         .args(["build", "--locked", "--manifest-path", "tests/programs/Cargo.toml"])
-        .args(["--features", name, "--bin", &binary])
+        .args(["--features", "cust,cudarc", "--bin", binary])
         .env("CARGO_TARGET_DIR", &target)
         .env("CUDA_LIBRARY_PATH", toolkit);
     proc::run(&mut build)?;
-    let mut run = proc::program(target.join("debug").join(&binary));
+    Ok(target.join("debug").join(binary))
+}
+
+/// Builds a program and runs it on the staged driver: it ends well and misuses nothing.
+fn program(binary: &str, toolkit: &Path, folder: &Path) -> Outcome<()> {
+    let mut run = proc::program(build_program(binary, toolkit)?);
     run.env("LD_LIBRARY_PATH", folder)
         .env("FOREBAY_BACKEND", "cuda")
         .env("FOREBAY_HEADROOM", "0")

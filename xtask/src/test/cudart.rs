@@ -1,24 +1,19 @@
 //! Group `cudart`: the simulated CUDA runtime, and programs that reach it by every way.
 //!
-//! Owns the order: stage the runtime, look at its files, run its tests, then build the programs of
-//! `tests/preload` and `examples/runtime` against the shared and the static form and compare what
-//! they print with `expected.txt`. Writes only below `target`.
+//! Owns the order: stage the runtime, look at its files, run its tests, then compare what the
+//! programs of [`reach`] print with their `expected.txt`. Writes only below `target`.
 
-use super::library::{check_with, compiler};
-use super::runtime::{Staged, exported, stage_runtime};
+use super::library::check_with;
+use super::reach::{self, Reach};
+use super::runtime::{exported, stage_runtime};
 use super::{Options, cargo};
 use crate::report::Tally;
 use crate::{Outcome, proc};
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const PACKAGE: &str = "forebay_simcudart";
-const PROGRAMS: &str = "tests/preload";
-const EXAMPLE: &str = "examples/runtime";
-const INCLUDE: &str = "-Isim/cudart/include";
-const WARNINGS: [&str; 5] = ["-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror"];
-/// The runtime of CUDA 13 starts on no older driver.
-const DRIVER_13: (&str, &str) = ("FOREBAY_SIM_VERSION", "13000");
+/// Where its programs are compiled to.
+const WORK: &str = "xtask-cudart";
 
 /// Runs the group.
 pub fn run(options: Options) -> Tally {
@@ -47,118 +42,28 @@ pub fn run(options: Options) -> Tally {
         command.args(["--", "--include-ignored"]);
     }
     cargo::run_counted(&mut command, &mut tally);
-    match build(&staged) {
-        Ok(programs) => compare(&staged, &programs, &mut tally),
-        Err(why) => tally.check("cudart::build", Err(why)),
+    let expected = reach::expected();
+    compare(reach::build(&staged, WORK, None), &expected, &mut tally);
+    let symbols = reach::symbols(&staged);
+    if symbols.is_empty() {
+        tally.skip("cudart::symbols", "no python3 on PATH");
     }
-    example(&staged, &mut tally);
+    compare(Ok(symbols), &expected, &mut tally);
+    let mut example = reach::example(&staged, WORK, None);
+    for reach in example.iter_mut().flatten() {
+        reach.command.env("FOREBAY_SIM_LEAKS", "1");
+    }
+    compare(example, &reach::example_expected(), &mut tally);
     tally
 }
 
-/// The example, with the shared and with the static form.
-fn example(staged: &Staged, tally: &mut Tally) {
-    let expected = proc::read(format!("{EXAMPLE}/expected.txt"));
-    let objects = example_objects();
-    let forms =
-        [("shared", staged.folder.join("libcudart.so.12")), ("static", staged.archive.clone())];
-    for (name, library) in forms {
-        let result = objects.clone().and_then(|objects| {
-            let to = proc::target_dir().join("xtask-cudart").join(format!("inference_{name}"));
-            let mut link = compiler("CXX", "c++");
-            link.args(&objects).arg(&library).args(["-lpthread", "-ldl", "-o"]).arg(&to);
-            proc::capture(&mut link)?;
-            let mut run = proc::program(&to);
-            run.env("LD_LIBRARY_PATH", &staged.folder).env("FOREBAY_SIM_LEAKS", "1");
-            prints(&mut run, &expected.clone()?)
-        });
-        tally.check(&format!("cudart::example_{name}"), result);
-    }
-}
-
-fn example_objects() -> Outcome<Vec<PathBuf>> {
-    let work = proc::target_dir().join("xtask-cudart");
-    let compile = |name: &&str| {
-        let to = work.join(format!("{name}.o"));
-        let mut cc = compiler("CXX", "c++");
-        cc.args(["-std=c++17", "-O1", "-c", INCLUDE]).args(&WARNINGS[1..]);
-        proc::capture(cc.arg(format!("{EXAMPLE}/{name}.cpp")).arg("-o").arg(&to))?;
-        Ok(to)
+/// Runs every program; all print the lines that are expected, and misuse nothing.
+fn compare(runs: Outcome<Vec<Reach>>, expected: &Outcome<String>, tally: &mut Tally) {
+    let runs = match runs {
+        Ok(runs) => runs,
+        Err(why) => return tally.check("cudart::build", Err(why)),
     };
-    ["kernels", "inference"].iter().map(compile).collect()
-}
-
-/// The programs of `tests/preload`, built.
-struct Programs {
-    dynamic_12: PathBuf,
-    dynamic_13: PathBuf,
-    fixed: PathBuf,
-    driver: PathBuf,
-    plugin: PathBuf,
-    host: PathBuf,
-}
-
-fn build(staged: &Staged) -> Outcome<Programs> {
-    let work = proc::target_dir().join("xtask-cudart");
-    std::fs::create_dir_all(&work).map_err(|e| format!("{}: {e}", work.display()))?;
-    let folder = &staged.folder;
-    let checks: &[&str] = &["runtime.c", "runtime_main.c"];
-    let one = |name: &str, sources: &[&str], flags: &[&str], with: &Path| -> Outcome<PathBuf> {
-        let to = work.join(name);
-        let mut cc = compiler("CC", "cc");
-        cc.args(WARNINGS).args([INCLUDE, "-O1"]).args(flags);
-        cc.args(sources.iter().map(|source| format!("{PROGRAMS}/{source}")));
-        proc::capture(cc.arg(with).args(["-lpthread", "-ldl", "-o"]).arg(&to))?;
-        Ok(to)
-    };
-    let runtime_12 = folder.join("libcudart.so.12");
-    Ok(Programs {
-        dynamic_12: one("runtime_12", checks, &[], &runtime_12)?,
-        dynamic_13: one(
-            "runtime_13",
-            checks,
-            &["-DCUDART_VERSION=13000"],
-            &folder.join("libcudart.so.13"),
-        )?,
-        fixed: one("runtime_static", checks, &[], &staged.archive)?,
-        driver: one("driver", &["driver.c"], &[], &folder.join("libcuda.so.1"))?,
-        plugin: one("plugin.so", &["runtime.c"], &["-shared", "-fPIC"], &runtime_12)?,
-        host: one("plugin_host", &["plugin_host.c"], &[], Path::new("-ldl"))?,
-    })
-}
-
-/// Runs every program; all print the lines of `expected.txt`, and misuse nothing.
-fn compare(staged: &Staged, programs: &Programs, tally: &mut Tally) {
-    let plugin = |words: &[&str]| {
-        let mut command = proc::program(&programs.host);
-        command.arg(&programs.plugin).args(words);
-        command
-    };
-    let symbols = |library: &str| {
-        let mut command = proc::program("python3");
-        command.arg(format!("{PROGRAMS}/symbols.py")).arg(library);
-        command
-    };
-    let mut thirteen = proc::program(&programs.dynamic_13);
-    thirteen.env(DRIVER_13.0, DRIVER_13.1);
-    let mut symbols_13 = symbols("libcudart.so.13");
-    symbols_13.env(DRIVER_13.0, DRIVER_13.1);
-    let mut runs = vec![
-        ("dynamic_12", proc::program(&programs.dynamic_12)),
-        ("dynamic_13", thirteen),
-        ("static", proc::program(&programs.fixed)),
-        ("driver", proc::program(&programs.driver)),
-        ("plugin", plugin(&[])),
-        ("plugin_deep", plugin(&["deep"])),
-    ];
-    if proc::on_path("python3").is_some() {
-        runs.push(("symbols_12", symbols("libcudart.so.12")));
-        runs.push(("symbols_13", symbols_13));
-    } else {
-        tally.skip("cudart::symbols", "no python3 on PATH");
-    }
-    let expected = proc::read(format!("{PROGRAMS}/expected.txt"));
-    for (name, mut command) in runs {
-        command.env("LD_LIBRARY_PATH", &staged.folder);
+    for Reach { name, mut command } in runs {
         let result = expected.clone().and_then(|expected| prints(&mut command, &expected));
         tally.check(&format!("cudart::{name}"), result);
     }

@@ -3,17 +3,21 @@
 //! Owns the groups, their time budgets, and the closing line. A group over its budget is a
 //! printed warning, never a failure: machines differ. What cannot run here is
 //! printed as skipped by name and not counted as passed. All run on the host backend, the groups
-//! `sim`, `cudart`, `cuda` and `preload` on the simulated driver.
+//! `sim`, `cudart`, `cuda`, `preload` and `clients` on the simulated driver.
 
 mod c;
 mod cargo;
+mod clients;
 mod cuda;
 mod cudart;
 mod library;
+mod matrix;
 mod preload;
 mod probe;
 mod python;
+mod reach;
 mod runtime;
+mod runtimes;
 mod sim;
 
 pub use runtime::{Staged, stage_runtime};
@@ -26,7 +30,7 @@ use std::time::Instant;
 
 /// The command's form.
 pub const USAGE: &str =
-    "test [unit|rust|model|sim|probe|cudart|cuda|preload|c|python|cli] [--full]";
+    "test [unit|rust|model|sim|probe|cudart|cuda|preload|clients|c|python|cli] [--full]";
 
 /// What the groups are told.
 #[derive(Clone, Copy)]
@@ -53,6 +57,7 @@ const GROUPS: &[Group] = &[
     Group { name: "cudart", budget: 90, full: 0, run: cudart::run },
     Group { name: "cuda", budget: 420, full: 1200, run: cuda::run },
     Group { name: "preload", budget: 150, full: 0, run: preload::run },
+    Group { name: "clients", budget: 180, full: 0, run: clients::run },
     Group { name: "c", budget: 420, full: 0, run: c::run },
     Group { name: "python", budget: 120, full: 0, run: python::run },
     Group { name: "cli", budget: 180, full: 0, run: cargo::cli },

@@ -4,7 +4,7 @@
 //! The pool serves streams of its own context. For a thread's own default stream, which has no lane
 //! there, memory comes and goes with `cudaMalloc`'s meaning, which is stronger. Memory of a graph,
 //! asked for or freed while the stream captures, is the driver's, and so is all of a device whose
-//! memory pool the program chose.
+//! memory pool the program chose. The default memory pool, named, is as good as none named.
 #![allow(non_snake_case, reason = "CUDA's names")]
 
 use super::memory::{from_pool, in_range, note_drivers, refused, serving};
@@ -13,7 +13,7 @@ use crate::cuda::{self, Device, DevicePtr, Handle, Result, SUCCESS};
 use crate::pool::{self, Status};
 use crate::thread::{self, Thread};
 use crate::{count, loader, place, sizes};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The stream that a `_ptsz` function's handle means.
 fn per_thread(stream: Handle) -> Handle {
@@ -224,6 +224,47 @@ pub unsafe extern "C" fn cuMemFreeAsync_ptsz(address: DevicePtr, stream: Handle)
     })
 }
 
+/// Tries the pool where the memory pool that is named is the device's default one: that is what
+/// `cuMemAllocAsync` takes too. `None`: the driver is to answer.
+fn from_default(
+    thread: &Thread,
+    row: usize,
+    to: *mut DevicePtr,
+    bytes: usize,
+    pool: Handle,
+    stream: Handle,
+) -> Option<Result> {
+    serving(thread)?;
+    let (_, device) = thread.inside(place::current)?;
+    if pool == 0 || default_pool(device) != pool {
+        return None;
+    }
+    allocate(thread, row, to, bytes, stream)
+}
+
+/// A device's default memory pool, asked once: it is the same as long as the process lives.
+/// 0: the driver has none.
+fn default_pool(device: Device) -> Handle {
+    type Default = unsafe extern "C" fn(*mut Handle, Device) -> Result;
+    static KNOWN: [AtomicUsize; place::DEVICES_MAX] =
+        [const { AtomicUsize::new(0) }; place::DEVICES_MAX];
+    let Some(known) = KNOWN.get(device as usize) else { return 0 };
+    if known.load(Ordering::Relaxed) == 0 {
+        let found = loader::symbol(loader::driver(true), c"cuDeviceGetDefaultMemPool");
+        if found == 0 {
+            return 0;
+        }
+        let mut default = 0;
+        // SAFETY: the driver's function of this name has this type; a local to fill.
+        let ask =
+            || unsafe { std::mem::transmute::<usize, Default>(found)(&raw mut default, device) };
+        if plainly(ask) == SUCCESS {
+            known.store(default, Ordering::Relaxed);
+        }
+    }
+    known.load(Ordering::Relaxed)
+}
+
 /// # Safety
 /// As of the driver's.
 #[unsafe(no_mangle)]
@@ -234,13 +275,16 @@ pub unsafe extern "C" fn cuMemAllocFromPoolAsync(
     stream: Handle,
 ) -> Result {
     thread::with(|thread| {
-        let result = pass_on(thread, row!(MemAllocFromPool), || {
-            driver!(MemAllocFromPool(
-                to => *mut DevicePtr, bytes => usize, pool => Handle, stream => Handle,
-            ))
-        });
-        note_drivers(result, to);
-        result
+        let row = row!(MemAllocFromPool);
+        from_default(thread, row, to, bytes, pool, stream).unwrap_or_else(|| {
+            let result = pass_on(thread, row, || {
+                driver!(MemAllocFromPool(
+                    to => *mut DevicePtr, bytes => usize, pool => Handle, stream => Handle,
+                ))
+            });
+            note_drivers(result, to);
+            result
+        })
     })
 }
 
@@ -254,13 +298,16 @@ pub unsafe extern "C" fn cuMemAllocFromPoolAsync_ptsz(
     stream: Handle,
 ) -> Result {
     thread::with(|thread| {
-        let result = pass_on(thread, row!(MemAllocFromPoolPt), || {
-            driver!(MemAllocFromPoolPt(
-                to => *mut DevicePtr, bytes => usize, pool => Handle, stream => Handle,
-            ))
-        });
-        note_drivers(result, to);
-        result
+        let row = row!(MemAllocFromPoolPt);
+        from_default(thread, row, to, bytes, pool, per_thread(stream)).unwrap_or_else(|| {
+            let result = pass_on(thread, row, || {
+                driver!(MemAllocFromPoolPt(
+                    to => *mut DevicePtr, bytes => usize, pool => Handle, stream => Handle,
+                ))
+            });
+            note_drivers(result, to);
+            result
+        })
     })
 }
 
@@ -270,15 +317,9 @@ pub unsafe extern "C" fn cuMemAllocFromPoolAsync_ptsz(
 /// As of the driver's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceSetMemPool(device: Device, pool: Handle) -> Result {
-    type Default = unsafe extern "C" fn(*mut Handle, Device) -> Result;
     let result = plainly(|| driver!(DeviceSetMemPool(device => Device, pool => Handle)));
-    let found = loader::symbol(loader::driver(true), c"cuDeviceGetDefaultMemPool");
-    if result == SUCCESS && found != 0 {
-        let mut default = 0;
-        // SAFETY: the driver's function of this name has this type; a local to fill.
-        let asked =
-            unsafe { std::mem::transmute::<usize, Default>(found)(&raw mut default, device) };
-        place::set_memory_pool(device, asked == SUCCESS && default == pool);
+    if result == SUCCESS {
+        place::set_memory_pool(device, default_pool(device) == pool);
     }
     result
 }
