@@ -1,4 +1,5 @@
-/* Frees while work is in flight, in the ways that a fence may miss. The first argument says which. */
+/* Frees while work is in flight, in the ways that a fence may miss. The first argument says
+ * which. */
 #include "cu.h"
 
 #include <pthread.h>
@@ -188,8 +189,8 @@ static void unheld(void) {
   OK(cuCtxSynchronize());
 }
 
-/* FOREBAY_FREE=sync: a free waits for the device, as programs that use it as a barrier expect. For a
- * device whose work runs when it is waited for. */
+/* FOREBAY_FREE=sync: a free waits for the device, as programs that use it as a barrier expect. For
+ * a device whose work runs when it is waited for. */
 static void barrier(void) {
   CUstream streams[4] = {NULL, (CUstream)2};
   begin();
