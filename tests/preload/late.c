@@ -1,4 +1,5 @@
-/* Frees while work is in flight, in the ways that a fence may miss. The first argument says which. */
+/* Frees while work is in flight, in the ways that a fence may miss. The first argument says
+ * which. */
 #include "cu.h"
 
 #include <pthread.h>
@@ -188,6 +189,28 @@ static void unheld(void) {
   OK(cuCtxSynchronize());
 }
 
+/* FOREBAY_FREE=sync: a free waits for the device, as programs that use it as a barrier expect. For
+ * a device whose work runs when it is waited for. */
+static void barrier(void) {
+  CUstream streams[4] = {NULL, (CUstream)2};
+  begin();
+  OK(cuStreamCreate(&streams[2], 0));
+  OK(cuStreamCreate(&streams[3], 1));
+  for (size_t bytes = 4096; bytes <= 16 << 20; bytes *= 64) {
+    for (int i = 0; i < 4; i++) {
+      CUdeviceptr p = 0, q = 0;
+      OK(cuMemAlloc_v2(&p, WORDS * 4));
+      OK(cuMemAlloc_v2(&q, bytes));
+      OK(cuMemsetD32Async(p, 7, WORDS, streams[i]));
+      IS(cuStreamQuery(streams[i]), NOT_READY);
+      OK(cuMemFree_v2(q));
+      OK(cuStreamQuery(streams[i]));
+      check(p, 7);
+      OK(cuMemFree_v2(p));
+    }
+  }
+}
+
 /* More streams than a pool has lanes for. */
 static void many(void) {
   begin();
@@ -246,6 +269,8 @@ int main(int count, char **arguments) {
     threads();
   } else if (strcmp(what, "unheld") == 0) {
     unheld();
+  } else if (strcmp(what, "barrier") == 0) {
+    barrier();
   } else if (strcmp(what, "many") == 0) {
     many();
   } else if (strcmp(what, "forked") == 0) {

@@ -53,6 +53,19 @@ fn blocks_are_found_from_every_address() {
     assert_eq!(range(0x10), Err(Status::NotOwned));
 }
 
+/// What slots leave over at the ends of slabs is in no block.
+fn no_block_is_found_behind_a_slab_s_last_slot() {
+    let mut live: Vec<usize> = (0..2000).map(|_| take(null_mut(), 3000)).collect();
+    live.sort_unstable();
+    let (first, last) = (live[0], live[live.len() - 1]);
+    for address in (first..last + 3000).step_by(256) {
+        let Ok((base, usable)) = range(address) else { continue };
+        assert!(live.binary_search(&base).is_ok(), "{address:#x} is in none of the blocks");
+        assert!((base..base + usable).contains(&address));
+    }
+    live.iter().for_each(|&address| assert_eq!(give(address), Status::Ok));
+}
+
 fn pools_are_found_by_address() -> PoolT {
     let mut other = null_mut();
     // SAFETY: a local to fill.
@@ -100,6 +113,7 @@ fn what_interposers_ask() {
         std::env::set_var("FOREBAY_LIMIT", "1GiB");
     }
     blocks_are_found_from_every_address();
+    no_block_is_found_behind_a_slab_s_last_slot();
     let other = pools_are_found_by_address();
     a_reset_ends_all_pools_of_the_device(other);
 }

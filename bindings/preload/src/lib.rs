@@ -15,7 +15,7 @@
 //! - memory that the pool does not know goes to the driver; memory of an ended context goes to
 //!   nobody ([`place`]);
 //! - no call panics or exits, and no lock is held while the driver or the pool is called, save the
-//!   one that makes a device's pool, which a thread in it does not meet again.
+//!   tables' own while a device's pool is made or ends, which a thread in it does not meet again.
 //!
 //! Must not link CUDA, nor anything of the pool but its C ABI. Cost of a hit over the pool's own:
 //! a thread-local, two loads, a store for the length that was asked for, a counter.

@@ -172,6 +172,10 @@ fn frees_wait_for_all_work_and_hold_nobody_up() {
         let mut unheld = preloaded(&program);
         unheld.arg("unheld").env("FOREBAY_SIM_SCHEDULE", "stepped");
         ends_well(unheld.env("FOREBAY_SIM_VERSION", version));
+        let mut barrier = preloaded(&program);
+        barrier.arg("barrier").env("FOREBAY_FREE", "sync");
+        barrier.env("FOREBAY_SIM_SCHEDULE", "stepped");
+        ends_well(barrier.env("FOREBAY_SIM_VERSION", version));
     }
     ends_well(preloaded(&program).arg("many"));
     let mut slow = preloaded(&program);
