@@ -98,7 +98,7 @@ pub const RULES: &[Rule] = &[
     rule("another process imports, reads 61 and writes 62", Header, "read 61, seen 62", |lab| {
         let (at, handle) = filled(lab, 61)?;
         let fd = export(lab, handle)?;
-        let told = importer(lab, &fd, "importer", lab.granule)?;
+        let told = importer(&fd, "importer", lab.granule)?;
         Ok(format!("read {told}, seen {}", super::vmm::told(lab.word(at))))
     }),
     rule(
@@ -108,7 +108,7 @@ pub const RULES: &[Rule] = &[
         |lab| {
             let of = of_device(lab)?;
             let handle = lab.create_of(PIECE, &of)?;
-            importer(lab, &export(lab, handle)?, "weigher", PIECE)
+            importer(&export(lab, handle)?, "weigher", PIECE)
         },
     )
     .alone()
@@ -171,7 +171,7 @@ fn import(lab: &Lab, fd: &OwnedFd) -> (u32, u64) {
 }
 
 /// Starts this program once more to import so many bytes and answer a question; what it said.
-fn importer(lab: &Lab, fd: &OwnedFd, question: &str, bytes: usize) -> Result<String, Stop> {
+fn importer(fd: &OwnedFd, question: &str, bytes: usize) -> Result<String, Stop> {
     let told = |e: std::io::Error| Stop::Setup(format!("the importer: {e}"));
     let exe = std::env::current_exe().map_err(told)?;
     let mut command = Command::new(exe);
