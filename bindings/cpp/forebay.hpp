@@ -122,8 +122,7 @@ class stream_ref {
 
 // ---------------------------------------------------------------- pools
 
-/// Options for a new pool, filled with the defaults (environment variables included). The
-/// fields are those of `forebay_pool_options`.
+/// Options for a new pool, filled with the defaults (environment variables included).
 struct pool_options : forebay_pool_options {
   /// Throws when the configuration is wrong and FOREBAY_STRICT=1.
   pool_options() : forebay_pool_options{} { check(forebay_pool_options_init(this)); }
@@ -133,8 +132,7 @@ struct pool_options : forebay_pool_options {
 ///
 /// An owning pool must outlive every block, buffer and resource taken from it; blocks still
 /// live when it goes are reported as leaks and their addresses become stale. It cannot go while a
-/// graph capture is open on it: `reset` then says so, and a destructor leaves the pool behind, which
-/// lives on until forebay_shutdown().
+/// graph capture is open on it: `reset` says so; a destructor leaves it to forebay_shutdown().
 class pool {
  public:
   /// A function called when a request finds no memory, with its bytes; true: try again.
@@ -175,18 +173,13 @@ class pool {
   forebay_pool_t get() const noexcept { return handle_; }
   /// Whether this object destroys the pool.
   bool owned() const noexcept { return owned_; }
-  /// Destroys an owned pool. Afterwards this names the default pool. False: the pool cannot go now
-  /// (a graph capture is open on it, or the driver would not take its memory back) and is still
-  /// owned, without its callbacks; try again later.
+  /// Destroys an owned pool. Afterwards this names the default pool. False: it cannot go now (a
+  /// capture is open, or the driver refused) and is still owned, without its callbacks.
   bool reset() noexcept {
     drop_callbacks();
-    if (owned_) {
-      const forebay_status status = forebay_pool_destroy(handle_);
-      if (status == FOREBAY_ERROR_BUSY || status == FOREBAY_ERROR_DRIVER ||
-          status == FOREBAY_ERROR_UNSUPPORTED) {
-        return false;
-      }
-    }
+    const forebay_status status = owned_ ? forebay_pool_destroy(handle_) : FOREBAY_OK;
+    const bool refused = status == FOREBAY_ERROR_DRIVER || status == FOREBAY_ERROR_UNSUPPORTED;
+    if (refused || status == FOREBAY_ERROR_BUSY) return false;
     owned_ = false;
     handle_ = nullptr;
     return true;
@@ -204,7 +197,7 @@ class pool {
     check(forebay_alloc(handle_, &block, bytes, stream.get()));
     return block;
   }
-  /// The same with an alignment: a power of two up to `max_alignment`.
+  /// The same, aligned: a power of two up to `max_alignment`.
   void *allocate_aligned(std::size_t bytes, std::size_t alignment, stream_ref stream = {}) const {
     void *block = nullptr;
     check(forebay_alloc_aligned(handle_, &block, bytes, alignment, stream.get()));
@@ -356,7 +349,6 @@ class stream {
     }
   };
   forebay_pool_t of() const noexcept { return handle_.get_deleter().pool; }
-
   std::unique_ptr<void, destroy> handle_;
 };
 
@@ -512,7 +504,6 @@ class stream_resource {
   friend bool operator!=(const stream_resource &a, const stream_resource &b) noexcept {
     return !(a == b);
   }
-
  private:
   forebay_pool_t pool_;
 };
@@ -571,7 +562,6 @@ class buffers {
     check(forebay_buffers_acquire(handle_.get(), on.get(), &block));
     return lease(block, give_back{handle_.get(), on});
   }
-
  private:
   struct destroy {
     void operator()(forebay_buffers_t handle) const noexcept {
@@ -601,11 +591,9 @@ class tag_scope {
   tag_scope &operator=(const tag_scope &) = delete;
   /// Sets the tag that was there before.
   ~tag_scope() { static_cast<void>(forebay_tag_set(previous_, nullptr)); }
-
  private:
   std::uint32_t previous_ = 1;
 };
 
 }  // namespace forebay
-
 #endif

@@ -89,7 +89,7 @@ fn wait_until(done: impl Fn() -> bool) {
     }
 }
 
-/// With FOREBAY_SCRUB=1 no freed contents reach a next owner, though the driver will not clear them.
+/// With FOREBAY_SCRUB=1 freed contents reach no next owner, though the driver will not clear them.
 #[test]
 fn what_could_not_be_scrubbed_is_nobodys_until_it_is() {
     let _alone = super::alone();

@@ -1,4 +1,4 @@
-//! An export never makes more descriptors than there is room for, whoever frees the block meanwhile.
+//! An export makes no more descriptors than there is room for, whoever frees the block meanwhile.
 
 use crate::GRANULE;
 use crate::common::{self, MIB};
