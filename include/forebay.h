@@ -887,7 +887,8 @@ forebay_status forebay_pool_default(int32_t device, forebay_pool_t *pool);
 
 /**
  * Gives idle memory back to the device until the pool holds at most `keep_bytes`. All threads'
- * caches are emptied first.
+ * caches are emptied first. Does not wait: what was freed a moment ago may need another call once
+ * the device has said that its fence has passed.
  *
  * @param released_bytes receives what went back; may be NULL.
  *

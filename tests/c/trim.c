@@ -1,8 +1,11 @@
+#define _POSIX_C_SOURCE 200809L
 /* Trim: unused pages go back to the device, live contents stay, the answer says how many
  * bytes went, and the on_unmap callback names what was unmapped before it went. */
 #include "accounts.h"
 #include "check.h"
 #include "pattern.h"
+
+#include <time.h>
 
 typedef struct unmapped {
   uint64_t bytes;
@@ -13,6 +16,16 @@ static void on_unmap(void *ctx, void *address, size_t bytes) {
   unmapped *seen = ctx;
   seen->bytes += bytes;
   if ((uintptr_t)address % 4096 != 0 || bytes % 4096 != 0 || bytes == 0) seen->aligned = false;
+}
+
+/* A device may say a moment later that a fence has passed: trims until something goes. */
+static size_t trim_until_some(forebay_pool_t pool, size_t keep) {
+  size_t released = 0;
+  for (int i = 0; i < 5000 && released == 0; i++) {
+    CHECK_OK(forebay_pool_trim(pool, keep, &released));
+    if (released == 0) nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+  }
+  return released;
 }
 
 int main(void) {
@@ -29,14 +42,14 @@ int main(void) {
 
   const forebay_stats before = accounts(pool);
   CHECK(before.mapped_bytes >= MIB(72));
-  size_t released = 0;
-  CHECK_OK(forebay_pool_trim(pool, MIB(40), &released));
+  const size_t released_first = trim_until_some(pool, MIB(40));
   const forebay_stats partly = accounts(pool);
   check_sum(&partly);
-  CHECK(released > 0);
+  CHECK(released_first > 0);
   CHECK(partly.mapped_bytes + partly.unmapped_stock_bytes >= MIB(38));
   CHECK(partly.mapped_bytes + partly.unmapped_stock_bytes <= MIB(40));
 
+  size_t released = 0;
   CHECK_OK(forebay_pool_trim(pool, 0, &released));
   const forebay_stats after = accounts(pool);
   check_sum(&after);
