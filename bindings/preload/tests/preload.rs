@@ -1,105 +1,12 @@
 //! The preload library as programs meet it: C programs on the simulated driver, each a process of
 //! its own, and programs that have nothing to do with CUDA.
-//!
-//! The library, the pool and the driver are those of `cargo build`; `cargo xtask test preload`
-//! builds them and names the driver in `FOREBAY_SIMULATED_DRIVER`. Programs are compiled from
-//! `tests/preload`.
 
-use std::ffi::OsString;
+mod common;
+
+use common::{both, built, compile, ends_well, linked, preloaded, root, text};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-use std::sync::OnceLock;
+use std::process::Command;
 use std::time::Instant;
-
-const WARNINGS: [&str; 5] = ["-std=gnu11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror"];
-
-/// The files under test, in one folder as they are installed.
-struct Built {
-    preload: PathBuf,
-    pool: PathBuf,
-    driver: PathBuf,
-    /// Where programs are compiled to.
-    scratch: PathBuf,
-}
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("two folders up").to_path_buf()
-}
-
-fn built() -> &'static Built {
-    static BUILT: OnceLock<Built> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        let mut cargo = Command::new(env!("CARGO"));
-        let packages = ["forebay", "forebay-preload", "forebay_simcuda"];
-        cargo.args(["build", "--quiet", "--lib"]);
-        cargo.args(packages.iter().flat_map(|name| ["--package", name]));
-        let output = cargo.current_dir(root()).output().expect("cargo starts");
-        assert!(output.status.success(), "{}", text(&output.stderr));
-        let program = std::env::current_exe().expect("this program");
-        let folder = program.ancestors().nth(2).expect("target/debug").to_path_buf();
-        let scratch = folder.join("preload-tests");
-        std::fs::create_dir_all(scratch.join("sim")).expect("a folder");
-        let driver = scratch.join("sim").join("libcuda.so.1");
-        let made = std::env::var_os("FOREBAY_SIMULATED_DRIVER")
-            .map_or_else(|| folder.join("libforebay_simcuda.so"), PathBuf::from);
-        let fresh = driver.with_extension("staging");
-        std::fs::copy(&made, &fresh).expect("the driver is built");
-        std::fs::rename(&fresh, &driver).expect("one folder");
-        Built {
-            preload: folder.join("libforebay_preload.so"),
-            pool: folder.join("libforebay.so.0"),
-            driver,
-            scratch,
-        }
-    })
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-/// Compiles a file of `tests/preload` as `name`, with more arguments for the compiler.
-fn compile(source: &str, name: &str, more: &[&str]) -> PathBuf {
-    let file = root().join("tests/preload").join(source);
-    let program = built().scratch.join(name);
-    let mut cc = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
-    cc.args(WARNINGS).args(["-O2", "-o"]).arg(&program).arg(file).args(more).arg("-lpthread");
-    let output = cc.output().expect("a C compiler");
-    assert!(output.status.success(), "{source}: {}", text(&output.stderr));
-    program
-}
-
-/// A program that is linked with the driver.
-fn linked(source: &str, name: &str) -> PathBuf {
-    let driver = built().driver.to_str().expect("UTF-8");
-    compile(source, name, &[driver, "-Wl,--allow-shlib-undefined"])
-}
-
-/// The command of a preloaded program on a small simulated machine of two devices.
-fn preloaded(program: impl AsRef<Path>) -> Command {
-    let mut command = Command::new(program.as_ref());
-    for (variable, _) in std::env::vars_os() {
-        if variable.to_string_lossy().starts_with("FOREBAY_") {
-            command.env_remove(variable);
-        }
-    }
-    command
-        .env("LD_PRELOAD", &built().preload)
-        .env("LD_LIBRARY_PATH", built().driver.parent().expect("a folder"))
-        .env("FOREBAY_HEADROOM", "0")
-        .env("FOREBAY_SIM_MEMORY", "256MiB")
-        .env("FOREBAY_SIM_DEVICES", "2");
-    command
-}
-
-/// Runs it to a good end without misuse of the driver; answers what it wrote on standard error.
-fn ends_well(command: &mut Command) -> (String, String) {
-    let output: Output = command.output().expect("it starts");
-    let (out, errors) = (text(&output.stdout), text(&output.stderr));
-    assert!(output.status.success() && out.ends_with("well\n"), "{command:?}: {out}{errors}");
-    assert!(!errors.contains("misuse"), "{command:?}: {errors}");
-    (out, errors)
-}
 
 #[test]
 fn a_linked_program_is_served_and_counted() {
@@ -323,16 +230,10 @@ fn two_preloaded_libraries_get_on() {
     let program = linked("basic.c", "basic_two");
     let lookups = compile("lookups.c", "lookups_two", &["-rdynamic", "-ldl"]);
     let other = compile("second.c", "libsecond.so", &["-shared", "-fPIC", "-ldl"]);
-    let join = |a: &Path, b: &Path| -> OsString {
-        let mut both = a.as_os_str().to_owned();
-        both.push(":");
-        both.push(b);
-        both
-    };
     let ours = &built().preload;
-    ends_well(preloaded(&program).env("LD_PRELOAD", join(ours, &other)));
-    ends_well(preloaded(&program).env("LD_PRELOAD", join(&other, ours)));
-    ends_well(preloaded(&lookups).env("LD_PRELOAD", join(ours, &other)));
+    ends_well(preloaded(&program).env("LD_PRELOAD", both(ours, &other)));
+    ends_well(preloaded(&program).env("LD_PRELOAD", both(&other, ours)));
+    ends_well(preloaded(&lookups).env("LD_PRELOAD", both(ours, &other)));
 }
 
 #[test]
@@ -422,18 +323,4 @@ fn the_hook_is_built_for_aarch64() {
     cargo.args(["--crate-type", "staticlib"]);
     let output = cargo.current_dir(root()).output().expect("cargo starts");
     assert!(output.status.success(), "{}", text(&output.stderr));
-}
-
-/// Shown, not judged: tests judge no time. `cargo xtask bench` has the product's figures.
-#[test]
-#[ignore = "a measurement: run it with a release build named by FOREBAY_TEST_RELEASE"]
-fn a_hot_pair_is_measured() {
-    let program = linked("pair.c", "pair");
-    let folder = std::env::var_os("FOREBAY_TEST_RELEASE").map(PathBuf::from);
-    let (preload, pool) = match &folder {
-        Some(folder) => (folder.join("libforebay_preload.so"), folder.join("libforebay.so.0")),
-        None => (built().preload.clone(), built().pool.clone()),
-    };
-    let (out, _) = ends_well(preloaded(&program).arg(&pool).env("LD_PRELOAD", preload));
-    println!("{out}");
 }
