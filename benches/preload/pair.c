@@ -83,10 +83,10 @@ int main(int count, char **arguments) {
   static double ns[DOORS][GOES];
   for (int go = 0; go < GOES; go++) {
     ns[0][go] = pair(own_alloc, own_free);
-    ns[1][go] = pair((alloc_fn)cuMemAlloc_v2, (free_fn)cuMemFree_v2);
+    ns[1][go] = pair((alloc_fn)(void (*)(void))cuMemAlloc_v2, (free_fn)(void (*)(void))cuMemFree_v2);
     ns[2][go] = pair((alloc_fn)cudaMalloc, (free_fn)cudaFree);
     ns[3][go] = own_pair_on();
-    ns[4][go] = pair_on((alloc_on_fn)cuMemAllocAsync, (free_on_fn)cuMemFreeAsync);
+    ns[4][go] = pair_on((alloc_on_fn)(void (*)(void))cuMemAllocAsync, (free_on_fn)(void (*)(void))cuMemFreeAsync);
     ns[5][go] = pair_on((alloc_on_fn)cudaMallocAsync, (free_on_fn)cudaFreeAsync);
   }
   /* Each door was what its name says. */

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{both, built, compile, ends_well, linked, preloaded, root, text};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
@@ -323,4 +323,74 @@ fn the_hook_is_built_for_aarch64() {
     cargo.args(["--crate-type", "staticlib"]);
     let output = cargo.current_dir(root()).output().expect("cargo starts");
     assert!(output.status.success(), "{}", text(&output.stderr));
+}
+
+#[test]
+fn what_others_know_of_a_blocks_place_holds() {
+    ends_well(&mut preloaded(linked("pins.c", "pins")));
+}
+
+/// A pool's library of another ABI, or that lacks a function: the driver serves and one line says
+/// why.
+#[test]
+fn a_pool_of_another_version_is_left_alone() {
+    let exported = Command::new("nm").args(["-D", "--defined-only"]).arg(&built().pool).output();
+    let Ok(exported) = exported else { return println!("skipped: no nm") };
+    let exported = text(&exported.stdout);
+    let names = exported.lines().filter_map(|line| line.split_whitespace().last());
+    let others: String = names
+        .filter(|name| name.starts_with("forebay_") && *name != "forebay_abi_version")
+        .map(|name| format!("int {name}(void) {{ return 0; }}\n"))
+        .collect();
+    let version = "unsigned forebay_abi_version(void) { return 2; }\n";
+    let program = linked("switches.c", "other_version");
+    let folder = built().scratch.join("other-version");
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let preload = folder.join("libforebay_preload.so");
+    std::fs::copy(&built().preload, &preload).expect("a copy");
+    for (source, why) in [(version.to_owned() + &others, "speaks ABI 2, not 1"), (others, "lacks")]
+    {
+        let file = folder.join("pool.c");
+        std::fs::write(&file, source).expect("a source");
+        let mut cc = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
+        cc.args(["-w", "-shared", "-fPIC", "-Wl,-soname,libforebay.so.0", "-o"]);
+        let done = cc.arg(folder.join("libforebay.so.0")).arg(&file).output().expect("cc");
+        assert!(done.status.success(), "{}", text(&done.stderr));
+        let (_, errors) = ends_well(preloaded(&program).arg("0").env("LD_PRELOAD", &preload));
+        assert_eq!(errors.lines().count(), 1, "{errors}");
+        assert!(errors.contains(why) && errors.contains("driver's own"), "{errors}");
+    }
+}
+
+/// Linked in front of the driver instead of preloaded.
+#[test]
+fn a_program_may_be_linked_with_the_library() {
+    let [preload, driver] = [&built().preload, &built().driver].map(|p| p.to_str().expect("UTF-8"));
+    let more = ["-Wl,--no-as-needed", preload, driver, "-Wl,--allow-shlib-undefined"];
+    let program = compile("basic.c", "basic_linked", &more);
+    let folders = [&built().preload, &built().driver].map(|p| p.parent().expect("a folder"));
+    let mut run = preloaded(&program);
+    run.env_remove("LD_PRELOAD");
+    ends_well(run.env("LD_LIBRARY_PATH", std::env::join_paths(folders).expect("no colon")));
+}
+
+/// `forebay run` with everything as it is installed: the command in `bin`, the libraries in `lib`.
+#[test]
+fn forebay_run_finds_what_is_installed_beside_it() {
+    let prefix = built().scratch.join("prefix");
+    for folder in ["bin", "lib"] {
+        std::fs::create_dir_all(prefix.join(folder)).expect("a folder");
+    }
+    let built_in = built().preload.parent().expect("a folder");
+    for (name, folder) in
+        [("forebay", "bin"), ("libforebay_preload.so", "lib"), ("libforebay.so.0", "lib")]
+    {
+        std::fs::copy(built_in.join(name), prefix.join(folder).join(name)).expect("a copy");
+    }
+    let program = linked("basic.c", "basic_installed");
+    let mut run = preloaded(prefix.join("bin/forebay"));
+    run.env_remove("LD_PRELOAD").args(["run", "--stats", "--limit", "64M", "--"]).arg(&program);
+    let (_, errors) = ends_well(&mut run);
+    assert!(errors.contains("forebay: cuMemAlloc_v2: 1 served, 2 passed on\n"), "{errors}");
+    assert!(errors.contains("forebay: cuMemFree_v2: 1 served, 0 passed on\n"), "{errors}");
 }
