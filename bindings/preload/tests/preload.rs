@@ -4,7 +4,8 @@
 mod common;
 
 use common::{both, built, compile, ends_well, linked, preloaded, root, text};
-use std::path::Path;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
