@@ -112,6 +112,10 @@ fn names(text: &str) -> Option<()> {
     text.split(',').all(|name| !name.trim().is_empty() && !name.contains('/')).then_some(())
 }
 
+fn file(text: &str) -> Option<()> {
+    (!text.is_empty() && !text.contains('\0')).then_some(())
+}
+
 fn ipc(text: &str) -> Option<()> {
     parse::word(text, &[("off", ()), ("driver", ())])
 }
@@ -365,6 +369,13 @@ pub const VARIABLES: &[Variable] = &[
         "Preload library: print at exit how many calls it served and passed on, by name.",
         parse::switch
     ),
+    preload!(
+        "FOREBAY_PRELOAD_TRACE",
+        "a file",
+        "none",
+        "Preload library: write every allocation and free to it, for forebay replay.",
+        file
+    ),
     variable!(
         "FOREBAY_HOST_EVENT_NS",
         "nanoseconds from 0 to 1000000000",
@@ -393,7 +404,7 @@ mod tests {
             let first = VARIABLES.iter().position(|other| other.name == variable.name);
             assert_eq!(first, Some(index), "{variable:?}");
         }
-        assert_eq!(VARIABLES.len(), 31);
+        assert_eq!(VARIABLES.len(), 32);
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! instruction. With `FOREBAY_STATS=1` the sums are printed when the process ends, by the process
 //! that began and by no child of it.
 
-use crate::lookup::{HOOKS, HOOKS_COUNT};
+use crate::lookup::{self, NAMES_COUNT};
 use crate::settings;
 use crate::thread::{self, Thread};
 use std::ffi::{CStr, c_char, c_void};
@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, 
 
 /// A thread's counters.
 pub struct Counters {
-    served: [AtomicU64; HOOKS_COUNT],
-    passed: [AtomicU64; HOOKS_COUNT],
+    served: [AtomicU64; NAMES_COUNT],
+    passed: [AtomicU64; NAMES_COUNT],
     used: AtomicBool,
     next: *const Counters,
 }
@@ -84,8 +84,8 @@ fn take_block() -> *const Counters {
     let block = match free {
         Some(block) => std::ptr::from_ref(block),
         None => list(Box::new(Counters {
-            served: [const { AtomicU64::new(0) }; HOOKS_COUNT],
-            passed: [const { AtomicU64::new(0) }; HOOKS_COUNT],
+            served: [const { AtomicU64::new(0) }; NAMES_COUNT],
+            passed: [const { AtomicU64::new(0) }; NAMES_COUNT],
             used: AtomicBool::new(true),
             next: std::ptr::null(),
         })),
@@ -153,10 +153,10 @@ extern "C" fn print() {
         return;
     }
     let mut text = String::new();
-    for (hook, row) in HOOKS.iter().enumerate() {
+    for (hook, name) in lookup::names().enumerate() {
         let (served, passed) = sums(hook);
         if served + passed > 0 {
-            let name = row.symbol.to_string_lossy();
+            let name = name.to_string_lossy();
             let _always = writeln!(text, "forebay: {name}: {served} served, {passed} passed on");
         }
     }
@@ -164,8 +164,10 @@ extern "C" fn print() {
     unsafe { libc::write(2, text.as_ptr().cast(), text.len()) };
 }
 
-/// How often the driver function `name` was served by the pool and passed on to the driver, in
-/// all threads so far. Answers 0, or 1 for a name that this library does not stand before.
+/// How often the function `name` was served by the pool and passed on to the driver, in all threads
+/// so far. A call of the runtime that the pool does not serve at once is counted by the driver's
+/// name that it ends in, and by no other. Answers 0, or 1 for a name that
+/// this library does not stand before.
 ///
 /// # Safety
 /// `name` is NUL-terminated; `served` and `passed` are NULL or places for a number.
@@ -180,7 +182,7 @@ pub unsafe extern "C" fn forebay_preload_count(
     }
     // SAFETY: as the caller promised.
     let name = unsafe { CStr::from_ptr(name) };
-    let Some(hook) = HOOKS.iter().position(|row| row.symbol == name) else { return 1 };
+    let Some(hook) = lookup::names().position(|row| row == name) else { return 1 };
     let sums = sums(hook);
     // SAFETY: as the caller promised.
     unsafe {

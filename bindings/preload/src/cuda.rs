@@ -38,6 +38,7 @@ pub const ATTRIBUTE_TEXTURE_ALIGNMENT: c_int = 14;
 pub mod pointer {
     pub const CONTEXT: i32 = 1;
     pub const SYNC_MEMOPS: i32 = 6;
+    pub const BUFFER_ID: i32 = 7;
     pub const IS_LEGACY_IPC_CAPABLE: i32 = 10;
     pub const RANGE_START: i32 = 11;
     pub const RANGE_SIZE: i32 = 12;

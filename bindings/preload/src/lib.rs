@@ -30,3 +30,4 @@ mod pool;
 mod settings;
 mod sizes;
 mod thread;
+mod trace;

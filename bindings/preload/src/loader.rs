@@ -73,7 +73,7 @@ pub fn driver(load: bool) -> *mut c_void {
 }
 
 /// The file name, without folders, of the object that an address lies in; empty: none.
-fn object_of(address: usize) -> &'static [u8] {
+pub fn object_of(address: usize) -> &'static [u8] {
     // SAFETY: all zeros is a valid `Dl_info`.
     let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
     // SAFETY: any address may be asked about; `info` is a local.

@@ -152,6 +152,24 @@ hooks! {
         capture::cuStreamEndCapture_ptsz;
 }
 
+/// The runtime's functions that this library stands before; counted behind [`HOOKS`].
+pub const RUNTIME: [&CStr; 6] = [
+    c"cudaMalloc",
+    c"cudaFree",
+    c"cudaMallocAsync",
+    c"cudaMallocAsync_ptsz",
+    c"cudaFreeAsync",
+    c"cudaFreeAsync_ptsz",
+];
+
+/// How many names are counted.
+pub const NAMES_COUNT: usize = HOOKS_COUNT + RUNTIME.len();
+
+/// The names that are counted, in the counters' order.
+pub fn names() -> impl Iterator<Item = &'static CStr> {
+    HOOKS.iter().map(|hook| hook.symbol).chain(RUNTIME)
+}
+
 /// The driver's own function; 0 where it has none.
 pub fn real(entry: Entry) -> usize {
     let Some(hook) = HOOKS.get(entry as usize) else { return 0 };
@@ -260,13 +278,20 @@ unsafe extern "C" fn resolve(handle: *mut c_void, name: *const c_char, caller: u
         !name.is_null()
             && *name == b'c' as c_char
             && *name.add(1) == b'u' as c_char
-            && (*name.add(2) as u8).is_ascii_uppercase()
+            && ((*name.add(2) as u8).is_ascii_uppercase() || *name.add(2) == b'd' as c_char)
     };
     if !ours || handle == libc::RTLD_NEXT {
         return JUMP;
     }
     // SAFETY: as above.
     let name = unsafe { CStr::from_ptr(name) };
+    if RUNTIME.contains(&name) {
+        // SAFETY: the caller's handle and name.
+        let there = unsafe { dlsym(handle, name.as_ptr()) } as usize;
+        // Ours, found in the global scope: without us the runtime's is there only if it is next.
+        let nothing = loader::is_own(there) && loader::symbol(libc::RTLD_NEXT, name) == 0;
+        return if nothing { NOTHING } else { JUMP };
+    }
     let Some(hook) = HOOKS.iter().find(|hook| hook.symbol == name) else { return JUMP };
     let own = hook.function.0 as usize;
     if loader::is_excluded(caller) {

@@ -211,11 +211,28 @@ impl Api {
     }
 }
 
+/// There is no memory; or none that could be had, as the context has failed for good: that is what
+/// CUDA would answer then.
+#[cold]
+fn out_of_memory() -> Result {
+    type Info = unsafe extern "C" fn(*mut usize, *mut usize) -> Result;
+    let found = loader::symbol(loader::driver(true), c"cuMemGetInfo_v2");
+    if found == 0 {
+        return cuda::OUT_OF_MEMORY;
+    }
+    let (mut free, mut total) = (0, 0);
+    // SAFETY: the driver's function of this name has this type; locals to fill.
+    match unsafe { std::mem::transmute::<usize, Info>(found)(&raw mut free, &raw mut total) } {
+        cuda::SUCCESS => cuda::OUT_OF_MEMORY,
+        error => error,
+    }
+}
+
 /// What CUDA says for a status; `None`: the driver is asked instead.
 pub fn as_cuda(status: Status) -> Option<Result> {
     match status {
         OK => Some(cuda::SUCCESS),
-        OUT_OF_MEMORY => Some(cuda::OUT_OF_MEMORY),
+        OUT_OF_MEMORY => Some(out_of_memory()),
         FORKED => Some(cuda::NOT_INITIALIZED),
         SHUT_DOWN => Some(cuda::DEINITIALIZED),
         _ => None,

@@ -4,8 +4,9 @@
 //! starts and says which it refuses; here a refused value is the default. Must not speak.
 //! Cost: a load, once read.
 
-use std::ffi::{CStr, OsStr};
-use std::os::unix::ffi::OsStrExt;
+use std::ffi::{CStr, OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
 use std::sync::OnceLock;
 
 /// What the environment says.
@@ -16,6 +17,8 @@ pub struct Settings {
     pub min_bytes: usize,
     /// Whether counts are printed at exit.
     pub stats: bool,
+    /// The file that allocations and frees are written to.
+    pub trace: Option<PathBuf>,
 }
 
 /// The settings, read at the first call.
@@ -24,13 +27,16 @@ pub fn get() -> &'static Settings {
     SETTINGS.get_or_init(read)
 }
 
-fn variable(name: &CStr) -> Option<String> {
+fn raw(name: &CStr) -> Option<Vec<u8>> {
     // SAFETY: `getenv` answers NULL or NUL-terminated text, copied at once.
     unsafe {
         let text = libc::getenv(name.as_ptr());
-        (!text.is_null())
-            .then(|| CStr::from_ptr(text).to_string_lossy().trim().to_ascii_lowercase())
+        (!text.is_null()).then(|| CStr::from_ptr(text).to_bytes().to_vec())
     }
+}
+
+fn variable(name: &CStr) -> Option<String> {
+    raw(name).map(|text| String::from_utf8_lossy(&text).trim().to_ascii_lowercase())
 }
 
 fn read() -> Settings {
@@ -53,6 +59,9 @@ fn read() -> Settings {
         enabled: switch(c"FOREBAY_ENABLE", true) && wanted && !refused && !host && !driver,
         min_bytes: variable(c"FOREBAY_PRELOAD_MIN").and_then(|t| bytes(&t)).unwrap_or(0),
         stats: switch(c"FOREBAY_STATS", false),
+        trace: raw(c"FOREBAY_PRELOAD_TRACE")
+            .filter(|path| !path.is_empty())
+            .map(|path| OsString::from_vec(path).into()),
     }
 }
 

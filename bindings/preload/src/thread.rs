@@ -23,6 +23,8 @@ pub enum Serves {
 pub struct Thread {
     generation: Cell<u64>,
     serves: Cell<Serves>,
+    /// The generation in which the runtime was last seen to work in this thread's context.
+    runtime: Cell<u64>,
     inside: Cell<bool>,
     /// The thread's counters; null until its first slow path.
     pub counters: Cell<*const Counters>,
@@ -33,6 +35,7 @@ thread_local! {
         Thread {
             generation: Cell::new(0),
             serves: Cell::new(Serves::Driver),
+            runtime: Cell::new(0),
             inside: Cell::new(false),
             counters: Cell::new(std::ptr::null()),
         }
@@ -51,6 +54,27 @@ impl Thread {
     #[inline(always)]
     pub fn serves(&self) -> Option<Serves> {
         (self.generation.get() == GENERATION.load(Ordering::Acquire)).then(|| self.serves.get())
+    }
+
+    /// The pool for a call of the runtime, if the runtime has worked in this very context: it has
+    /// nothing left to do for this thread then.
+    #[inline(always)]
+    pub fn serves_runtime(&self) -> Option<usize> {
+        if self.runtime.get() != GENERATION.load(Ordering::Acquire) || self.is_inside() {
+            return None;
+        }
+        match self.serves.get() {
+            Serves::Pool(pool) => Some(pool),
+            Serves::Driver => None,
+        }
+    }
+
+    /// The runtime has worked in this thread's context. Notes that if a pool serves it.
+    pub fn runtime_worked(&self) {
+        let generation = self.generation.get();
+        if !self.is_inside() && matches!(self.serves(), Some(Serves::Pool(_))) {
+            self.runtime.set(generation);
+        }
     }
 
     /// Keeps what was found while `generation` held.
@@ -78,7 +102,10 @@ impl Thread {
 
 /// The thread's current context has changed, or may have.
 pub fn forget() {
-    with(|thread| thread.generation.set(0));
+    with(|thread| {
+        thread.generation.set(0);
+        thread.runtime.set(0);
+    });
 }
 
 /// A context has gone or is about to: every thread looks anew.

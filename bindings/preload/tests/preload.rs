@@ -1,105 +1,13 @@
 //! The preload library as programs meet it: C programs on the simulated driver, each a process of
 //! its own, and programs that have nothing to do with CUDA.
-//!
-//! The library, the pool and the driver are those of `cargo build`; `cargo xtask test preload`
-//! builds them and names the driver in `FOREBAY_SIMULATED_DRIVER`. Programs are compiled from
-//! `tests/preload`.
 
+mod common;
+
+use common::{both, built, compile, ends_well, linked, preloaded, root, text};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-use std::sync::OnceLock;
+use std::process::Command;
 use std::time::Instant;
-
-const WARNINGS: [&str; 5] = ["-std=gnu11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror"];
-
-/// The files under test, in one folder as they are installed.
-struct Built {
-    preload: PathBuf,
-    pool: PathBuf,
-    driver: PathBuf,
-    /// Where programs are compiled to.
-    scratch: PathBuf,
-}
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("two folders up").to_path_buf()
-}
-
-fn built() -> &'static Built {
-    static BUILT: OnceLock<Built> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        let mut cargo = Command::new(env!("CARGO"));
-        let packages = ["forebay", "forebay-preload", "forebay_simcuda"];
-        cargo.args(["build", "--quiet", "--lib"]);
-        cargo.args(packages.iter().flat_map(|name| ["--package", name]));
-        let output = cargo.current_dir(root()).output().expect("cargo starts");
-        assert!(output.status.success(), "{}", text(&output.stderr));
-        let program = std::env::current_exe().expect("this program");
-        let folder = program.ancestors().nth(2).expect("target/debug").to_path_buf();
-        let scratch = folder.join("preload-tests");
-        std::fs::create_dir_all(scratch.join("sim")).expect("a folder");
-        let driver = scratch.join("sim").join("libcuda.so.1");
-        let made = std::env::var_os("FOREBAY_SIMULATED_DRIVER")
-            .map_or_else(|| folder.join("libforebay_simcuda.so"), PathBuf::from);
-        let fresh = driver.with_extension("staging");
-        std::fs::copy(&made, &fresh).expect("the driver is built");
-        std::fs::rename(&fresh, &driver).expect("one folder");
-        Built {
-            preload: folder.join("libforebay_preload.so"),
-            pool: folder.join("libforebay.so.0"),
-            driver,
-            scratch,
-        }
-    })
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-/// Compiles a file of `tests/preload` as `name`, with more arguments for the compiler.
-fn compile(source: &str, name: &str, more: &[&str]) -> PathBuf {
-    let file = root().join("tests/preload").join(source);
-    let program = built().scratch.join(name);
-    let mut cc = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
-    cc.args(WARNINGS).args(["-O2", "-o"]).arg(&program).arg(file).args(more).arg("-lpthread");
-    let output = cc.output().expect("a C compiler");
-    assert!(output.status.success(), "{source}: {}", text(&output.stderr));
-    program
-}
-
-/// A program that is linked with the driver.
-fn linked(source: &str, name: &str) -> PathBuf {
-    let driver = built().driver.to_str().expect("UTF-8");
-    compile(source, name, &[driver, "-Wl,--allow-shlib-undefined"])
-}
-
-/// The command of a preloaded program on a small simulated machine of two devices.
-fn preloaded(program: impl AsRef<Path>) -> Command {
-    let mut command = Command::new(program.as_ref());
-    for (variable, _) in std::env::vars_os() {
-        if variable.to_string_lossy().starts_with("FOREBAY_") {
-            command.env_remove(variable);
-        }
-    }
-    command
-        .env("LD_PRELOAD", &built().preload)
-        .env("LD_LIBRARY_PATH", built().driver.parent().expect("a folder"))
-        .env("FOREBAY_HEADROOM", "0")
-        .env("FOREBAY_SIM_MEMORY", "256MiB")
-        .env("FOREBAY_SIM_DEVICES", "2");
-    command
-}
-
-/// Runs it to a good end without misuse of the driver; answers what it wrote on standard error.
-fn ends_well(command: &mut Command) -> (String, String) {
-    let output: Output = command.output().expect("it starts");
-    let (out, errors) = (text(&output.stdout), text(&output.stderr));
-    assert!(output.status.success() && out.ends_with("well\n"), "{command:?}: {out}{errors}");
-    assert!(!errors.contains("misuse"), "{command:?}: {errors}");
-    (out, errors)
-}
 
 #[test]
 fn a_linked_program_is_served_and_counted() {
@@ -327,16 +235,10 @@ fn two_preloaded_libraries_get_on() {
     let program = linked("basic.c", "basic_two");
     let lookups = compile("lookups.c", "lookups_two", &["-rdynamic", "-ldl"]);
     let other = compile("second.c", "libsecond.so", &["-shared", "-fPIC", "-ldl"]);
-    let join = |a: &Path, b: &Path| -> OsString {
-        let mut both = a.as_os_str().to_owned();
-        both.push(":");
-        both.push(b);
-        both
-    };
     let ours = &built().preload;
-    ends_well(preloaded(&program).env("LD_PRELOAD", join(ours, &other)));
-    ends_well(preloaded(&program).env("LD_PRELOAD", join(&other, ours)));
-    ends_well(preloaded(&lookups).env("LD_PRELOAD", join(ours, &other)));
+    ends_well(preloaded(&program).env("LD_PRELOAD", both(ours, &other)));
+    ends_well(preloaded(&program).env("LD_PRELOAD", both(&other, ours)));
+    ends_well(preloaded(&lookups).env("LD_PRELOAD", both(ours, &other)));
 }
 
 #[test]
@@ -428,16 +330,72 @@ fn the_hook_is_built_for_aarch64() {
     assert!(output.status.success(), "{}", text(&output.stderr));
 }
 
-/// Shown, not judged: tests judge no time. `cargo xtask bench` has the product's figures.
 #[test]
-#[ignore = "a measurement: run it with a release build named by FOREBAY_TEST_RELEASE"]
-fn a_hot_pair_is_measured() {
-    let program = linked("pair.c", "pair");
-    let folder = std::env::var_os("FOREBAY_TEST_RELEASE").map(PathBuf::from);
-    let (preload, pool) = match &folder {
-        Some(folder) => (folder.join("libforebay_preload.so"), folder.join("libforebay.so.0")),
-        None => (built().preload.clone(), built().pool.clone()),
-    };
-    let (out, _) = ends_well(preloaded(&program).arg(&pool).env("LD_PRELOAD", preload));
-    println!("{out}");
+fn what_others_know_of_a_blocks_place_holds() {
+    ends_well(&mut preloaded(linked("pins.c", "pins")));
+}
+
+/// A pool's library of another ABI, or that lacks a function: the driver serves and one line says
+/// why.
+#[test]
+fn a_pool_of_another_version_is_left_alone() {
+    let exported = Command::new("nm").args(["-D", "--defined-only"]).arg(&built().pool).output();
+    let Ok(exported) = exported else { return println!("skipped: no nm") };
+    let exported = text(&exported.stdout);
+    let names = exported.lines().filter_map(|line| line.split_whitespace().last());
+    let others: String = names
+        .filter(|name| name.starts_with("forebay_") && *name != "forebay_abi_version")
+        .map(|name| format!("int {name}(void) {{ return 0; }}\n"))
+        .collect();
+    let version = "unsigned forebay_abi_version(void) { return 2; }\n";
+    let program = linked("switches.c", "other_version");
+    let folder = built().scratch.join("other-version");
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let preload = folder.join("libforebay_preload.so");
+    std::fs::copy(&built().preload, &preload).expect("a copy");
+    for (source, why) in [(version.to_owned() + &others, "speaks ABI 2, not 1"), (others, "lacks")]
+    {
+        let file = folder.join("pool.c");
+        std::fs::write(&file, source).expect("a source");
+        let mut cc = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
+        cc.args(["-w", "-shared", "-fPIC", "-Wl,-soname,libforebay.so.0", "-o"]);
+        let done = cc.arg(folder.join("libforebay.so.0")).arg(&file).output().expect("cc");
+        assert!(done.status.success(), "{}", text(&done.stderr));
+        let (_, errors) = ends_well(preloaded(&program).arg("0").env("LD_PRELOAD", &preload));
+        assert_eq!(errors.lines().count(), 1, "{errors}");
+        assert!(errors.contains(why) && errors.contains("driver's own"), "{errors}");
+    }
+}
+
+/// Linked in front of the driver instead of preloaded.
+#[test]
+fn a_program_may_be_linked_with_the_library() {
+    let [preload, driver] = [&built().preload, &built().driver].map(|p| p.to_str().expect("UTF-8"));
+    let more = ["-Wl,--no-as-needed", preload, driver, "-Wl,--allow-shlib-undefined"];
+    let program = compile("basic.c", "basic_linked", &more);
+    let folders = [&built().preload, &built().driver].map(|p| p.parent().expect("a folder"));
+    let mut run = preloaded(&program);
+    run.env_remove("LD_PRELOAD");
+    ends_well(run.env("LD_LIBRARY_PATH", std::env::join_paths(folders).expect("no colon")));
+}
+
+/// `forebay run` with everything as it is installed: the command in `bin`, the libraries in `lib`.
+#[test]
+fn forebay_run_finds_what_is_installed_beside_it() {
+    let prefix = built().scratch.join("prefix");
+    for folder in ["bin", "lib"] {
+        std::fs::create_dir_all(prefix.join(folder)).expect("a folder");
+    }
+    let built_in = built().preload.parent().expect("a folder");
+    for (name, folder) in
+        [("forebay", "bin"), ("libforebay_preload.so", "lib"), ("libforebay.so.0", "lib")]
+    {
+        std::fs::copy(built_in.join(name), prefix.join(folder).join(name)).expect("a copy");
+    }
+    let program = linked("basic.c", "basic_installed");
+    let mut run = preloaded(prefix.join("bin/forebay"));
+    run.env_remove("LD_PRELOAD").args(["run", "--stats", "--limit", "64M", "--"]).arg(&program);
+    let (_, errors) = ends_well(&mut run);
+    assert!(errors.contains("forebay: cuMemAlloc_v2: 1 served, 2 passed on\n"), "{errors}");
+    assert!(errors.contains("forebay: cuMemFree_v2: 1 served, 0 passed on\n"), "{errors}");
 }

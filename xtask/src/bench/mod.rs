@@ -8,6 +8,7 @@
 mod cuda;
 mod gather;
 mod pool;
+mod preload;
 mod traces;
 
 use crate::args::Args;
@@ -18,7 +19,7 @@ use std::ffi::OsString;
 use std::path::Path;
 
 /// The command's form.
-pub const USAGE: &str = "bench [pool|traces|gather|cuda] [--quick] [--json FILE]";
+pub const USAGE: &str = "bench [pool|traces|gather|cuda|preload] [--quick] [--json FILE]";
 
 /// One measured figure.
 #[derive(Clone, PartialEq, Debug)]
@@ -83,8 +84,13 @@ pub fn rows_from_json(text: &str) -> Outcome<Vec<Row>> {
 }
 
 type Group = (&'static str, fn(bool) -> Outcome<Vec<Row>>);
-const GROUPS: &[Group] =
-    &[("pool", pool::run), ("traces", traces::run), ("gather", gather::run), ("cuda", cuda::run)];
+const GROUPS: &[Group] = &[
+    ("pool", pool::run),
+    ("traces", traces::run),
+    ("gather", gather::run),
+    ("cuda", cuda::run),
+    ("preload", preload::run),
+];
 
 /// The environment of a program that is to find the simulated CUDA driver in `folder`: devices
 /// larger than any trace, whose fresh memory is not filled, since nothing reads it.

@@ -20,6 +20,7 @@ mod runtime;
 mod runtimes;
 mod sim;
 
+pub use reach::example;
 pub use runtime::{Staged, stage_runtime};
 pub use sim::stage_sim;
 

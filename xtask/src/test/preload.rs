@@ -1,4 +1,5 @@
-//! Group `preload`: the preload library under unchanged programs, on the simulated driver.
+//! Group `preload`: the preload library under unchanged programs, on the simulated driver and
+//! runtimes.
 //!
 //! Owns the order: stage the driver and the runtime, run the tests, which compile and run C
 //! programs, then the programs of [`super::reach`] in every form.
@@ -19,7 +20,7 @@ pub fn run(options: Options) -> Tally {
         }
     };
     let mut command = proc::cargo();
-    command.args(["test", "--no-fail-fast", "--package", "forebay-preload", "--test", "preload"]);
+    command.args(["test", "--no-fail-fast", "--package", "forebay-preload", "--test", "*"]);
     command.env("FOREBAY_SIMULATED_DRIVER", staged.folder.join("libcuda.so.1"));
     command.env("FOREBAY_SIMULATED_RUNTIME", &staged.folder);
     command.args(["--", "--nocapture"]);

@@ -55,6 +55,7 @@ const ALLOWED: &[(&str, &str)] = &[
     ("bindings/preload/src/pool.rs", "the pool's C ABI, opened by the loader"),
     ("bindings/preload/src/settings.rs", "the C library's environment"),
     ("bindings/preload/src/sizes.rs", "a table in mapped memory"),
+    ("bindings/preload/src/trace/", "the writer's signal mask, its file's lock, the exit handler"),
     (
         "sim/cuda/src/memory/os.rs",
         "system calls: reservations, mappings, memory files, range locks",

@@ -2,10 +2,10 @@
 #![allow(non_snake_case, reason = "CUDA's names")]
 
 use super::{driver, pass_on, plainly, row};
-use crate::cuda::{DevicePtr, INVALID_VALUE, Result, SUCCESS};
+use crate::cuda::{DevicePtr, Handle, INVALID_VALUE, Result, SUCCESS};
 use crate::pool::{self, Api, Status};
 use crate::thread::{self, Serves, Thread};
-use crate::{count, cuda, loader, place, settings, sizes};
+use crate::{count, cuda, loader, place, settings, sizes, trace};
 use std::ffi::{c_int, c_uint};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -44,13 +44,14 @@ pub fn serving(thread: &Thread) -> Option<(usize, &'static Api)> {
     }
 }
 
-/// Allocates from a pool for any stream.
+/// Allocates from a pool for any stream, on behalf of the function with this number.
 ///
 /// # Safety
 /// `to` is a place for an address.
 #[inline(always)]
 pub unsafe fn from_pool(
     thread: &Thread,
+    name: usize,
     (pool, api): (usize, &Api),
     to: *mut DevicePtr,
     bytes: usize,
@@ -67,6 +68,7 @@ pub unsafe fn from_pool(
         sizes::note(address, bytes);
         // SAFETY: as promised.
         unsafe { *to = address as DevicePtr };
+        trace::allocated(name, address as DevicePtr, bytes, 0);
     }
     status
 }
@@ -81,7 +83,7 @@ pub unsafe extern "C" fn cuMemAlloc_v2(to: *mut DevicePtr, bytes: usize) -> Resu
             && let Some(serving) = serving(thread)
         {
             // SAFETY: not null; CUDA asks the caller for a writable place.
-            let status = unsafe { from_pool(thread, serving, to, bytes) };
+            let status = unsafe { from_pool(thread, row!(MemAlloc), serving, to, bytes) };
             if let Some(result) = pool::as_cuda(status) {
                 count::served(thread, row!(MemAlloc));
                 return result;
@@ -95,15 +97,26 @@ pub unsafe extern "C" fn cuMemAlloc_v2(to: *mut DevicePtr, bytes: usize) -> Resu
 fn by_driver(thread: &Thread, to: *mut DevicePtr, bytes: usize) -> Result {
     let call = || driver!(MemAlloc(to => *mut DevicePtr, bytes => usize));
     let result = pass_on(thread, row!(MemAlloc), call);
-    note_drivers(result, to);
+    note_drivers(thread, row!(MemAlloc), result, to, bytes, 0);
     result
 }
 
-/// Notes where the driver has allocated.
-pub fn note_drivers(result: Result, to: *mut DevicePtr) {
+/// Notes where the driver has allocated what the function with this number was asked for.
+pub fn note_drivers(
+    thread: &Thread,
+    name: usize,
+    result: Result,
+    to: *mut DevicePtr,
+    bytes: usize,
+    stream: Handle,
+) {
     if result == SUCCESS && !to.is_null() {
         // SAFETY: the driver has just written it.
-        place::driver_allocated(unsafe { *to });
+        let address = unsafe { *to };
+        place::driver_allocated(address);
+        if !thread.is_inside() {
+            trace::allocated(name, address, bytes, stream);
+        }
     }
 }
 
@@ -116,8 +129,10 @@ pub unsafe extern "C" fn cuMemFree_v2(address: DevicePtr) -> Result {
             && address != 0
             && !thread.is_inside()
         {
+            let mark = trace::freeing(row!(MemFree), address, 0);
             // SAFETY: any address is answered with a status; the caller gives the block up.
             let status = thread.inside(|| unsafe { (api.free)(address as usize) });
+            trace::freed(mark, status == pool::OK);
             if status == pool::OK {
                 count::served(thread, row!(MemFree));
                 return SUCCESS;
@@ -126,11 +141,25 @@ pub unsafe extern "C" fn cuMemFree_v2(address: DevicePtr) -> Result {
                 return result;
             }
         }
-        if !thread.is_inside() {
-            count::passed(thread, row!(MemFree));
+        if thread.is_inside() {
+            return driver!(MemFree(address => DevicePtr));
         }
-        plainly(|| driver!(MemFree(address => DevicePtr)))
+        count::passed(thread, row!(MemFree));
+        drivers_free(row!(MemFree), address, 0, || driver!(MemFree(address => DevicePtr)))
     })
+}
+
+/// A free of the driver's memory by the function with this number.
+pub fn drivers_free(
+    name: usize,
+    address: DevicePtr,
+    stream: Handle,
+    call: impl FnOnce() -> Result,
+) -> Result {
+    let mark = trace::freeing(name, address, stream);
+    let result = plainly(call);
+    trace::freed(mark, result == SUCCESS && address != 0);
+    result
 }
 
 /// What CUDA says of an address that the pool would not free; `None`: the address is the driver's.
@@ -165,7 +194,7 @@ pub unsafe extern "C" fn cuMemAllocPitch_v2(
             && in_range(bytes)
         {
             // SAFETY: not null; CUDA asks the caller for writable places.
-            let status = unsafe { from_pool(thread, serving, to, bytes) };
+            let status = unsafe { from_pool(thread, row!(MemAllocPitch), serving, to, bytes) };
             if let Some(result) = pool::as_cuda(status) {
                 if result == SUCCESS {
                     // SAFETY: as above.
@@ -184,7 +213,11 @@ pub unsafe extern "C" fn cuMemAllocPitch_v2(
                 element => c_uint,
             ))
         });
-        note_drivers(result, to);
+        if result == SUCCESS {
+            // SAFETY: the driver has just written it.
+            let bytes = unsafe { *pitch }.saturating_mul(height);
+            note_drivers(thread, row!(MemAllocPitch), result, to, bytes, 0);
+        }
         result
     })
 }

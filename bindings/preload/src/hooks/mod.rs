@@ -9,6 +9,7 @@ pub mod context;
 pub mod memory;
 pub mod other;
 pub mod query;
+pub mod runtime;
 pub mod stream;
 pub mod stream_memory;
 

@@ -15,15 +15,15 @@ pub unsafe extern "C" fn cuMemAllocManaged(
     bytes: usize,
     flags: c_uint,
 ) -> Result {
-    let result = thread::with(|thread| {
-        pass_on(
+    thread::with(|thread| {
+        let result = pass_on(
             thread,
             row!(MemAllocManaged),
             || driver!(MemAllocManaged(to => *mut DevicePtr, bytes => usize, flags => c_uint)),
-        )
-    });
-    note_drivers(result, to);
-    result
+        );
+        note_drivers(thread, row!(MemAllocManaged), result, to, bytes, 0);
+        result
+    })
 }
 
 /// Defines functions of the driver's that take memory and are passed on.

@@ -118,6 +118,10 @@ unsafe fn answer(data: *mut c_void, which: c_int, base: usize, bytes: usize) -> 
             attribute::RANGE_SIZE => data.cast::<usize>().write_unaligned(bytes),
             // A `bool`, of which CUDA writes the byte.
             attribute::IS_LEGACY_IPC_CAPABLE => data.cast::<u8>().write(0),
+            attribute::BUFFER_ID => match sizes::number(base) {
+                Some(number) => data.cast::<u64>().write_unaligned(number),
+                None => return false,
+            },
             attribute::CONTEXT => match context_of(base) {
                 Some(context) => data.cast::<Handle>().write_unaligned(context),
                 None => return false,
@@ -207,6 +211,37 @@ fn pinned(address: DevicePtr, call: impl FnOnce() -> Result) -> Result {
     result
 }
 
+/// The same for all blocks that begin in a range or reach into it.
+fn pinned_range(address: DevicePtr, bytes: usize, call: impl FnOnce() -> Result) -> Result {
+    /// Where blocks may begin.
+    const STEP: usize = 256;
+    let Some(api) = pool::api() else { return plainly(call) };
+    let (mut at, mut pins) = (address as usize, Vec::new());
+    let end = at.saturating_add(bytes);
+    while at < end {
+        let next = match owned(at as DevicePtr) {
+            Owned::No => break,
+            Owned::Free => at,
+            Owned::Block(base, length) => {
+                // SAFETY: the start of a live block.
+                if plainly(|| unsafe { (api.pin)(base) }) == pool::OK {
+                    pins.push(base);
+                }
+                base + length.max(1) - 1
+            }
+        };
+        at = next - next % STEP + STEP;
+    }
+    let result = plainly(call);
+    if result != SUCCESS {
+        for base in pins {
+            // SAFETY: as above.
+            plainly(|| unsafe { (api.unpin)(base) });
+        }
+    }
+    result
+}
+
 /// # Safety
 /// As of the driver's.
 #[unsafe(no_mangle)]
@@ -247,7 +282,7 @@ pub unsafe extern "C" fn cuMemGetHandleForAddressRange(
     kind: c_int,
     flags: u64,
 ) -> Result {
-    pinned(address, || {
+    pinned_range(address, bytes, || {
         driver!(HandleForRange(
             handle => *mut c_void,
             address => DevicePtr,

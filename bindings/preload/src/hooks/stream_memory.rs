@@ -7,17 +7,59 @@
 //! memory pool the program chose. The default memory pool, named, is as good as none named.
 #![allow(non_snake_case, reason = "CUDA's names")]
 
-use super::memory::{from_pool, in_range, note_drivers, refused, serving};
+use super::memory::{drivers_free, from_pool, in_range, note_drivers, refused, serving};
 use super::{capture, driver, pass_on, plainly, row};
 use crate::cuda::{self, Device, DevicePtr, Handle, Result, SUCCESS};
-use crate::pool::{self, Status};
+use crate::pool::{self, Api, Status};
 use crate::thread::{self, Thread};
-use crate::{count, loader, place, sizes};
+use crate::{count, loader, place, sizes, trace};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The stream that a `_ptsz` function's handle means.
-fn per_thread(stream: Handle) -> Handle {
+pub fn per_thread(stream: Handle) -> Handle {
     if stream == 0 { cuda::STREAM_PER_THREAD } else { stream }
+}
+
+/// What the pool calls a stream that it has a lane for.
+#[inline(always)]
+pub fn lane(stream: Handle) -> Handle {
+    if stream == cuda::STREAM_LEGACY { 0 } else { stream }
+}
+
+/// Whether stream-ordered memory of the current device comes from a pool of the program's choice.
+#[inline(always)]
+pub fn is_programs_choice() -> bool {
+    place::OWN_MEMORY_POOLS.load(Ordering::Relaxed) && place::has_own_memory_pool()
+}
+
+/// Allocates from a pool in a stream's order, on behalf of the function with this number.
+///
+/// # Safety
+/// `to` is a place for an address.
+#[inline(always)]
+pub unsafe fn from_pool_on(
+    thread: &Thread,
+    name: usize,
+    (pool, api): (usize, &Api),
+    to: *mut DevicePtr,
+    bytes: usize,
+    stream: Handle,
+) -> Status {
+    if stream == cuda::STREAM_PER_THREAD {
+        // SAFETY: as promised.
+        return unsafe { from_pool(thread, name, (pool, api), to, bytes) };
+    }
+    let stream = lane(stream);
+    let mut address = 0;
+    // SAFETY: a local to fill.
+    let status = thread.inside(|| unsafe { (api.alloc)(pool, &raw mut address, bytes, stream) });
+    if status == pool::OK {
+        sizes::note(address, bytes);
+        // SAFETY: as promised.
+        unsafe { *to = address as DevicePtr };
+        trace::allocated(name, address as DevicePtr, bytes, stream);
+    }
+    status
 }
 
 /// Tries the pool; `None`: the driver is to answer.
@@ -36,27 +78,11 @@ fn allocate(
     if capture::any_open() && capture::captures(stream) {
         return None;
     }
-    if place::OWN_MEMORY_POOLS.load(Ordering::Relaxed) && place::has_own_memory_pool() {
+    if is_programs_choice() {
         return None;
     }
-    let status = match stream {
-        // SAFETY: not null; CUDA asks the caller for a writable place.
-        cuda::STREAM_PER_THREAD => unsafe { from_pool(thread, serving, to, bytes) },
-        stream => {
-            let stream = if stream == cuda::STREAM_LEGACY { 0 } else { stream };
-            let (pool, api) = serving;
-            let mut address = 0;
-            // SAFETY: a local to fill.
-            let status =
-                thread.inside(|| unsafe { (api.alloc)(pool, &raw mut address, bytes, stream) });
-            if status == pool::OK {
-                sizes::note(address, bytes);
-                // SAFETY: as above.
-                unsafe { *to = address as DevicePtr };
-            }
-            status
-        }
-    };
+    // SAFETY: not null; CUDA asks the caller for a writable place.
+    let status = unsafe { from_pool_on(thread, row, serving, to, bytes, stream) };
     let result = pool::as_cuda(status)?;
     count::served(thread, row);
     Some(result)
@@ -78,7 +104,7 @@ pub unsafe extern "C" fn cuMemAllocAsync(
                 row,
                 || driver!(MemAllocAsync(to => *mut DevicePtr, bytes => usize, stream => Handle)),
             );
-            note_drivers(result, to);
+            note_drivers(thread, row, result, to, bytes, stream);
             result
         })
     })
@@ -100,7 +126,7 @@ pub unsafe extern "C" fn cuMemAllocAsync_ptsz(
                 row,
                 || driver!(MemAllocAsyncPt(to => *mut DevicePtr, bytes => usize, stream => Handle)),
             );
-            note_drivers(result, to);
+            note_drivers(thread, row, result, to, bytes, per_thread(stream));
             result
         })
     })
@@ -121,15 +147,17 @@ fn free(thread: &Thread, row: usize, address: DevicePtr, stream: Handle) -> Opti
         Some(thread::Serves::Pool(pool)) if has_lane(stream) => Some(pool),
         _ => None,
     };
+    let mark = trace::freeing(row, address, lane(stream));
     let mut status = pool::NOT_OWNED;
     if let Some(pool) = known {
-        let stream = if stream == cuda::STREAM_LEGACY { 0 } else { stream };
+        let stream = lane(stream);
         // SAFETY: any address is answered with a status; the caller gives the block up.
         status = thread.inside(|| unsafe { (api.dealloc)(pool, address as usize, stream) });
     }
     if status != pool::OK {
         status = elsewhere(thread, status, address, stream);
     }
+    trace::freed(mark, status == pool::OK);
     match status {
         pool::OK => {
             count::served(thread, row);
@@ -143,7 +171,7 @@ fn free(thread: &Thread, row: usize, address: DevicePtr, stream: Handle) -> Opti
 /// Whether a stream's number means the same to every pool: a thread's own default stream has no
 /// lane, and with several pools the legacy one is the current context's, not the block's.
 #[inline(always)]
-fn has_lane(stream: Handle) -> bool {
+pub fn has_lane(stream: Handle) -> bool {
     match stream {
         cuda::STREAM_PER_THREAD => false,
         0 | cuda::STREAM_LEGACY => !place::SEVERAL.load(Ordering::Relaxed),
@@ -170,7 +198,7 @@ fn elsewhere(thread: &Thread, status: Status, address: DevicePtr, stream: Handle
     let serving = thread.serves() == Some(thread::Serves::Pool(pool));
     let own = named || serving || place::made() == Some(pool);
     if own && stream != cuda::STREAM_PER_THREAD {
-        let stream = if stream == cuda::STREAM_LEGACY { 0 } else { stream };
+        let stream = lane(stream);
         // SAFETY: as in `free`.
         let status = thread.inside(|| unsafe { (api.dealloc)(pool, address as usize, stream) });
         if !matches!(status, pool::INVALID_STREAM | pool::BUSY | pool::UNSUPPORTED) {
@@ -201,10 +229,12 @@ pub unsafe extern "C" fn cuMemFreeAsync(address: DevicePtr, stream: Handle) -> R
     thread::with(|thread| {
         let row = row!(MemFreeAsync);
         free(thread, row, address, stream).unwrap_or_else(|| {
-            if !thread.is_inside() {
-                count::passed(thread, row);
+            let call = || driver!(MemFreeAsync(address => DevicePtr, stream => Handle));
+            if thread.is_inside() {
+                return call();
             }
-            plainly(|| driver!(MemFreeAsync(address => DevicePtr, stream => Handle)))
+            count::passed(thread, row);
+            drivers_free(row, address, stream, call)
         })
     })
 }
@@ -216,10 +246,12 @@ pub unsafe extern "C" fn cuMemFreeAsync_ptsz(address: DevicePtr, stream: Handle)
     thread::with(|thread| {
         let row = row!(MemFreeAsyncPt);
         free(thread, row, address, per_thread(stream)).unwrap_or_else(|| {
-            if !thread.is_inside() {
-                count::passed(thread, row);
+            let call = || driver!(MemFreeAsyncPt(address => DevicePtr, stream => Handle));
+            if thread.is_inside() {
+                return call();
             }
-            plainly(|| driver!(MemFreeAsyncPt(address => DevicePtr, stream => Handle)))
+            count::passed(thread, row);
+            drivers_free(row, address, per_thread(stream), call)
         })
     })
 }
@@ -282,7 +314,7 @@ pub unsafe extern "C" fn cuMemAllocFromPoolAsync(
                     to => *mut DevicePtr, bytes => usize, pool => Handle, stream => Handle,
                 ))
             });
-            note_drivers(result, to);
+            note_drivers(thread, row, result, to, bytes, stream);
             result
         })
     })
@@ -305,7 +337,7 @@ pub unsafe extern "C" fn cuMemAllocFromPoolAsync_ptsz(
                     to => *mut DevicePtr, bytes => usize, pool => Handle, stream => Handle,
                 ))
             });
-            note_drivers(result, to);
+            note_drivers(thread, row, result, to, bytes, per_thread(stream));
             result
         })
     })
