@@ -16,6 +16,19 @@ pub struct Settings {
     pub min_bytes: usize,
     /// Whether counts are printed at exit.
     pub stats: bool,
+    /// What legacy IPC handles of the pool's memory are.
+    pub ipc: Ipc,
+}
+
+/// `FOREBAY_IPC`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Ipc {
+    /// This library's.
+    Emulate,
+    /// The same, of blocks that share no page.
+    Isolate,
+    /// The driver's: all allocations are.
+    Driver,
 }
 
 /// The settings, read at the first call.
@@ -48,11 +61,17 @@ fn read() -> Settings {
     let word = |name, value| variable(name).as_deref() == Some(value);
     // Host memory is no device memory: a CUDA program gets none by surprise.
     let host = word(c"FOREBAY_BACKEND", "host");
-    let driver = word(c"FOREBAY_IPC", "driver");
+    let ipc = match variable(c"FOREBAY_IPC").as_deref() {
+        Some("isolate") => Ipc::Isolate,
+        Some("driver") => Ipc::Driver,
+        _ => Ipc::Emulate,
+    };
+    let driver = ipc == Ipc::Driver;
     Settings {
         enabled: switch(c"FOREBAY_ENABLE", true) && wanted && !refused && !host && !driver,
         min_bytes: variable(c"FOREBAY_PRELOAD_MIN").and_then(|t| bytes(&t)).unwrap_or(0),
         stats: switch(c"FOREBAY_STATS", false),
+        ipc,
     }
 }
 

@@ -1,0 +1,781 @@
+/* Legacy IPC of the pool's memory between two processes. The program forks before its first CUDA
+ * call; the parent exports, the child imports. Each scenario is named by the first argument. */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cu.h"
+
+#define MIB (1 << 20)
+#define MAP_FAILED_ 205
+
+typedef struct {
+  CUipcMemHandle handle;
+  uint64_t offset;
+  uint64_t words;
+  uint32_t value;
+} Offer;
+
+static int to_other, from_other;
+static pid_t other;
+
+static void put(const void *data, size_t bytes) { IS(write(to_other, data, bytes), bytes); }
+
+static void take(void *data, size_t bytes) {
+  for (size_t done = 0; done < bytes;) {
+    ssize_t n = read(from_other, (char *)data + done, bytes - done);
+    IS(n > 0, 1);
+    done += (size_t)n;
+  }
+}
+
+static void say(char what) { put(&what, 1); }
+
+static void hear(char what) {
+  char heard = 0;
+  take(&heard, 1);
+  IS(heard, what);
+}
+
+/* Runs the two parts in two processes; the parent's ends well only if the child's did. */
+static void two(void (*exporter)(void), void (*importer)(void)) {
+  int there[2], back[2];
+  OK(pipe(there));
+  OK(pipe(back));
+  other = fork();
+  if (other == 0) {
+    other = getppid();
+    to_other = back[1];
+    from_other = there[0];
+    close(back[0]);
+    close(there[1]);
+    importer();
+    exit(0);
+  }
+  to_other = there[1];
+  from_other = back[0];
+  close(back[1]);
+  close(there[0]);
+  exporter();
+  if (other != 0) {
+    int status = 0;
+    IS(waitpid(other, &status, 0), other);
+    IS(status, 0);
+  }
+}
+
+static void fill(CUdeviceptr p, uint32_t value, size_t words) {
+  OK(cuMemsetD32_v2(p, value, words));
+  OK(cuCtxSynchronize());
+}
+
+static uint32_t word(CUdeviceptr p) {
+  uint32_t value = 0;
+  OK(cuMemcpyDtoH_v2(&value, p, 4));
+  return value;
+}
+
+static int descriptors(void) {
+  int count = 0;
+  DIR *folder = opendir("/proc/self/fd");
+  IS(folder != NULL, 1);
+  while (readdir(folder) != NULL) {
+    count++;
+  }
+  closedir(folder);
+  return count;
+}
+
+static CUdeviceptr opened(const CUipcMemHandle *handle) {
+  CUdeviceptr p = 0;
+  OK(cuIpcOpenMemHandle_v2(&p, *handle, 1));
+  return p;
+}
+
+/* ---- one handle -------------------------------------------------------------------------- */
+
+static void one_out(void) {
+  CUdeviceptr p = 0;
+  CUipcMemHandle handle;
+  begin();
+  OK(cuMemAlloc_v2(&p, 5000));
+  fill(p, 41, 1250);
+  OK(cuIpcGetMemHandle(&handle, p));
+  put(&handle, sizeof handle);
+  hear('w');
+  IS(word(p), 43);
+  IS(word(p + 4), 41);
+  OK(cuMemFree_v2(p));
+  IS(served("cuIpcGetMemHandle"), 1);
+}
+
+static void one_in(void) {
+  CUipcMemHandle handle;
+  begin();
+  take(&handle, sizeof handle);
+  CUdeviceptr p = opened(&handle);
+  IS(word(p), 41);
+  IS(word(p + 4996), 41);
+  fill(p, 43, 1);
+  say('w');
+  OK(cuIpcCloseMemHandle(p));
+  IS(cuIpcCloseMemHandle(p), INVALID_VALUE);
+  IS(served("cuIpcOpenMemHandle_v2"), 1);
+  IS(served("cuIpcCloseMemHandle"), 1);
+}
+
+/* ---- many handles ------------------------------------------------------------------------ */
+
+#define MANY 1000
+
+static void many_out(void) {
+  static CUdeviceptr all[MANY];
+  begin();
+  for (int i = 0; i < MANY; i++) {
+    size_t bytes = i % 50 == 0 ? 3 * MIB + 512 : 256 + 20 * (size_t)i;
+    Offer offer = {.offset = (uint64_t)(i % 8) * 4, .words = bytes / 4, .value = 7000u + (unsigned)i};
+    OK(cuMemAlloc_v2(&all[i], bytes));
+    fill(all[i], offer.value, offer.words);
+    /* A handle of an address inside a block is the block's. */
+    OK(cuIpcGetMemHandle(&offer.handle, all[i] + offer.offset));
+    put(&offer, sizeof offer);
+  }
+  int before = descriptors();
+  hear('h');
+  /* A connection, whatever was opened. */
+  IS(descriptors() <= before + 1, 1);
+  hear('c');
+  for (int i = 0; i < MANY; i++) {
+    OK(cuMemFree_v2(all[i]));
+  }
+}
+
+static void many_in(void) {
+  static CUdeviceptr all[MANY];
+  static Offer offers[MANY];
+  begin();
+  take(offers, sizeof offers);
+  /* The pool is made with the first. */
+  all[0] = opened(&offers[0].handle);
+  OK(cuIpcCloseMemHandle(all[0]));
+  int before = descriptors();
+  for (int i = 0; i < MANY; i++) {
+    all[i] = opened(&offers[i].handle);
+  }
+  IS(descriptors(), before + 1);
+  for (int i = 0; i < MANY; i++) {
+    CUdeviceptr base = 0;
+    size_t bytes = 0;
+    IS(word(all[i] + offers[i].offset), offers[i].value);
+    IS(word(all[i] + (offers[i].words - 1) * 4), offers[i].value);
+    OK(cuMemGetAddressRange_v2(&base, &bytes, all[i] + offers[i].offset));
+    IS(base, all[i]);
+    IS(bytes / 4, offers[i].words);
+    IS(opened(&offers[i].handle), all[i]);
+    OK(cuIpcCloseMemHandle(all[i]));
+    IS(word(all[i]), offers[i].value);
+  }
+  say('h');
+  for (int i = 0; i < MANY; i++) {
+    OK(cuIpcCloseMemHandle(all[i]));
+    IS(cuIpcCloseMemHandle(all[i]), INVALID_VALUE);
+  }
+  IS(descriptors(), before);
+  say('c');
+}
+
+/* ---- rules ------------------------------------------------------------------------------- */
+
+static void rules_out(void) {
+  CUdeviceptr p = 0, q = 0;
+  CUipcMemHandle handle, again;
+  unsigned char legacy = 9;
+  uint64_t retained = 0;
+  begin();
+  OK(cuMemAlloc_v2(&p, 100000));
+  IS(cuIpcGetMemHandle(NULL, p), INVALID_VALUE);
+  OK(cuIpcGetMemHandle(&handle, p));
+  OK(cuIpcGetMemHandle(&again, p + 99999));
+  IS(memcmp(&handle, &again, sizeof handle), 0);
+  OK(cuPointerGetAttribute(&legacy, 10, p));
+  IS(legacy, 1);
+  IS(cuMemRetainAllocationHandle(&retained, (void *)(uintptr_t)p), INVALID_VALUE);
+  /* As the driver says of a handle of one's own. */
+  IS(cuIpcOpenMemHandle_v2(&q, handle, 1), INVALID_CONTEXT);
+  put(&handle, sizeof handle);
+  hear('d');
+  OK(cuMemFree_v2(p));
+  IS(cuMemFree_v2(p), INVALID_VALUE);
+  IS(cuIpcGetMemHandle(&again, p), INVALID_VALUE);
+  /* What comes to lie at the same place is another block. */
+  for (int i = 0; i < 64 && q != p; i++) {
+    OK(cuMemAlloc_v2(&q, 100000));
+  }
+  IS(q, p);
+  OK(cuIpcGetMemHandle(&again, q));
+  IS(memcmp(&handle, &again, sizeof handle) != 0, 1);
+  say('f');
+  hear('d');
+}
+
+static void rules_in(void) {
+  CUdeviceptr p = 0, q = 0;
+  CUipcMemHandle handle, bad;
+  unsigned char legacy = 9;
+  OK(cuInit(0));
+  take(&handle, sizeof handle);
+  IS(cuIpcOpenMemHandle_v2(&p, handle, 1), INVALID_CONTEXT);
+  begin();
+  IS(cuIpcOpenMemHandle_v2(&p, handle, 0), INVALID_VALUE);
+  IS(cuIpcOpenMemHandle_v2(NULL, handle, 1), INVALID_VALUE);
+  p = opened(&handle);
+  OK(cuIpcOpenMemHandle(&q, handle, 1));
+  IS(q, p);
+  OK(cuPointerGetAttribute(&legacy, 10, p));
+  IS(legacy, 0);
+  IS(cuMemFree_v2(p), INVALID_VALUE);
+  IS(cuMemFree_v2(p & ~(CUdeviceptr)(2 * MIB - 1)), INVALID_VALUE);
+  IS(cuMemFreeAsync(p & ~(CUdeviceptr)(2 * MIB - 1), NULL), INVALID_VALUE);
+  IS(cuIpcGetMemHandle(&bad, p), INVALID_VALUE);
+  IS(cuIpcCloseMemHandle(p + 256), INVALID_VALUE);
+  OK(cuIpcCloseMemHandle(p));
+  OK(cuIpcCloseMemHandle(q));
+  /* Another key, another form, no handle at all. */
+  bad = handle;
+  bad.reserved[24] ^= 1;
+  IS(cuIpcOpenMemHandle_v2(&p, bad, 1), MAP_FAILED_);
+  bad = handle;
+  bad.reserved[12] = 1;
+  IS(cuIpcOpenMemHandle_v2(&p, bad, 1), 400);
+  bad = handle;
+  bad.reserved[0] = 'X';
+  IS(cuIpcOpenMemHandle_v2(&p, bad, 1), 400);
+  bad = handle;
+  bad.reserved[34] ^= 0x40;
+  IS(cuIpcOpenMemHandle_v2(&p, bad, 1), MAP_FAILED_);
+  bad = handle;
+  bad.reserved[40] ^= 1;
+  IS(cuIpcOpenMemHandle_v2(&p, bad, 1), 101);
+  say('d');
+  hear('f');
+  IS(cuIpcOpenMemHandle_v2(&p, handle, 1), MAP_FAILED_);
+  say('d');
+}
+
+/* ---- ends -------------------------------------------------------------------------------- */
+
+/* The exporter is the child here, so that it can be killed: the roles' ends change. */
+static void killed_exporter_out(void) {
+  CUdeviceptr p = 0, q = 0;
+  CUipcMemHandle handle;
+  begin();
+  OK(cuMemAlloc_v2(&p, 5 * MIB));
+  OK(cuMemAlloc_v2(&q, 1000));
+  fill(p, 77, 5 * MIB / 4);
+  fill(q, 78, 250);
+  OK(cuIpcGetMemHandle(&handle, p));
+  put(&handle, sizeof handle);
+  OK(cuIpcGetMemHandle(&handle, q));
+  put(&handle, sizeof handle);
+  pause();
+}
+
+static void killed_exporter_in(void) {
+  CUipcMemHandle handle, second;
+  CUdeviceptr q = 0;
+  begin();
+  take(&handle, sizeof handle);
+  take(&second, sizeof second);
+  CUdeviceptr p = opened(&handle);
+  int status = 0;
+  OK(kill(other, SIGKILL));
+  IS(waitpid(other, &status, 0), other);
+  IS(word(p), 77);
+  IS(word(p + 5 * MIB - 4), 77);
+  fill(p, 80, 5 * MIB / 4);
+  IS(word(p + 4 * MIB), 80);
+  IS(cuIpcOpenMemHandle_v2(&q, second, 1), MAP_FAILED_);
+  /* What is open is open. */
+  IS(opened(&handle), p);
+  OK(cuIpcCloseMemHandle(p));
+  OK(cuIpcCloseMemHandle(p));
+  IS(cuIpcOpenMemHandle_v2(&q, handle, 1), MAP_FAILED_);
+  other = 0;
+}
+
+#define LARGE (150 * MIB)
+
+static int can_have(size_t bytes) {
+  CUdeviceptr p = 0;
+  CUresult result = cuMemAlloc_v2(&p, bytes);
+  if (result == SUCCESS) {
+    OK(cuMemFree_v2(p));
+    return 1;
+  }
+  IS(result, OUT_OF_MEMORY);
+  return 0;
+}
+
+/* Until the server has noticed, at most 20 s. */
+static void will_have(size_t bytes) {
+  for (int i = 0; i < 2000; i++) {
+    if (can_have(bytes)) {
+      return;
+    }
+    struct timespec wait = {0, 10000000};
+    nanosleep(&wait, NULL);
+  }
+  IS(can_have(bytes), 1);
+}
+
+static void large_out(CUdeviceptr *p) {
+  CUipcMemHandle handle;
+  begin();
+  OK(cuMemAlloc_v2(p, LARGE));
+  fill(*p, 5, LARGE / 4);
+  OK(cuIpcGetMemHandle(&handle, *p));
+  put(&handle, sizeof handle);
+  hear('o');
+}
+
+static void killed_importer_out(void) {
+  CUdeviceptr p = 0;
+  int status = 0;
+  large_out(&p);
+  OK(cuMemFree_v2(p));
+  IS(can_have(LARGE), 0);
+  OK(kill(other, SIGKILL));
+  IS(waitpid(other, &status, 0), other);
+  will_have(LARGE);
+  other = 0;
+}
+
+static void killed_importer_in(void) {
+  CUipcMemHandle handle;
+  begin();
+  take(&handle, sizeof handle);
+  CUdeviceptr p = opened(&handle);
+  CUdeviceptr again = opened(&handle);
+  IS(again, p);
+  say('o');
+  pause();
+}
+
+static void freed_while_held_out(void) {
+  CUdeviceptr p = 0, q = 0;
+  large_out(&p);
+  OK(cuMemFreeAsync(p, NULL));
+  IS(cuMemFree_v2(p), INVALID_VALUE);
+  /* It is nobody's while the other holds it. */
+  IS(can_have(LARGE), 0);
+  OK(cuMemAlloc_v2(&q, 50 * MIB));
+  fill(q, 6, 50 * MIB / 4);
+  say('f');
+  hear('c');
+  /* The other has closed it: at once. */
+  IS(can_have(LARGE), 1);
+  say('e');
+}
+
+static void freed_while_held_in(void) {
+  CUipcMemHandle handle;
+  begin();
+  take(&handle, sizeof handle);
+  CUdeviceptr p = opened(&handle);
+  say('o');
+  hear('f');
+  IS(word(p), 5);
+  IS(word(p + LARGE - 4), 5);
+  IS(opened(&handle), p);
+  OK(cuIpcCloseMemHandle(p));
+  IS(word(p + LARGE / 2), 5);
+  OK(cuIpcCloseMemHandle(p));
+  IS(cuIpcOpenMemHandle_v2(&p, handle, 1), MAP_FAILED_);
+  say('c');
+  hear('e');
+}
+
+static void reset_out(void) {
+  CUdeviceptr p = 0;
+  large_out(&p);
+  OK(cuMemFree_v2(p));
+  say('f');
+  hear('r');
+  IS(can_have(LARGE), 1);
+  OK(cuDevicePrimaryCtxReset_v2(0));
+  say('e');
+}
+
+static void reset_in(void) {
+  CUipcMemHandle handle;
+  begin();
+  take(&handle, sizeof handle);
+  CUdeviceptr p = opened(&handle);
+  say('o');
+  hear('f');
+  /* What is mapped ends with the context, and the other learns of it. */
+  OK(cuDevicePrimaryCtxReset_v2(0));
+  IS(cuIpcCloseMemHandle(p) != SUCCESS, 1);
+  say('r');
+  hear('e');
+}
+
+/* ---- limits ------------------------------------------------------------------------------ */
+
+#define PAGES 2048ull
+
+static void few_descriptors(rlim_t limit) {
+  struct rlimit few = {limit, limit};
+  OK(setrlimit(RLIMIT_NOFILE, &few));
+}
+
+static void few_out(void) {
+  CUdeviceptr p = 0;
+  CUipcMemHandle handle;
+  begin();
+  OK(cuMemAlloc_v2(&p, PAGES * 2 * MIB));
+  for (uint64_t i = 0; i < PAGES; i += 31) {
+    OK(cuMemsetD32_v2(p + i * 2 * MIB, 9000u + (unsigned)i, 1));
+  }
+  OK(cuCtxSynchronize());
+  few_descriptors((rlim_t)descriptors() + 20);
+  OK(cuIpcGetMemHandle(&handle, p));
+  put(&handle, sizeof handle);
+  hear('c');
+  OK(cuMemFree_v2(p));
+}
+
+static void few_in(void) {
+  CUipcMemHandle handle;
+  CUdeviceptr q = 0;
+  begin();
+  OK(cuMemAlloc_v2(&q, 1000));
+  take(&handle, sizeof handle);
+  int before = descriptors();
+  few_descriptors((rlim_t)before + 12);
+  CUdeviceptr p = opened(&handle);
+  IS(descriptors(), before + 1);
+  for (uint64_t i = 0; i < PAGES; i += 31) {
+    IS(word(p + i * 2 * MIB), 9000u + i);
+  }
+  OK(cuIpcCloseMemHandle(p));
+  IS(descriptors(), before);
+  say('c');
+}
+
+/* ---- threads, children ------------------------------------------------------------------- */
+
+static CUipcMemHandle shared[16];
+static CUcontext shared_context;
+
+static void *opens_and_closes(void *seed) {
+  unsigned state = (unsigned)(uintptr_t)seed;
+  OK(cuCtxSetCurrent(shared_context));
+  for (int i = 0; i < 300; i++) {
+    state = state * 1664525u + 1013904223u;
+    unsigned which = state >> 28;
+    CUdeviceptr p = opened(&shared[which]);
+    IS(word(p + 4 * (state >> 8 & 255)), 100 + which);
+    OK(cuIpcCloseMemHandle(p));
+  }
+  return NULL;
+}
+
+static void threads_out(void) {
+  CUdeviceptr p = 0;
+  begin();
+  for (unsigned i = 0; i < 16; i++) {
+    OK(cuMemAlloc_v2(&p, 1024 + 4096 * (size_t)i));
+    fill(p, 100 + i, 256);
+    OK(cuIpcGetMemHandle(&shared[i], p));
+  }
+  put(shared, sizeof shared);
+  hear('d');
+}
+
+static void threads_in(void) {
+  pthread_t threads[6];
+  shared_context = begin();
+  take(shared, sizeof shared);
+  for (uintptr_t i = 0; i < 6; i++) {
+    OK(pthread_create(&threads[i], NULL, opens_and_closes, (void *)(i * 77 + 1)));
+  }
+  for (int i = 0; i < 6; i++) {
+    OK(pthread_join(threads[i], NULL));
+  }
+  say('d');
+}
+
+/* Children of either process neither answer, nor keep anything, nor take anything away. */
+static void children_out(void) {
+  CUdeviceptr p = 0;
+  int status = 0;
+  large_out(&p);
+  pid_t child = fork();
+  if (child == 0) {
+    CUipcMemHandle handle;
+    IS(cuIpcGetMemHandle(&handle, p) != SUCCESS, 1);
+    exit(0);
+  }
+  IS(waitpid(child, &status, 0), child);
+  IS(status, 0);
+  say('f');
+  hear('c');
+  OK(cuMemFree_v2(p));
+  IS(can_have(LARGE), 1);
+}
+
+static void children_in(void) {
+  CUipcMemHandle handle;
+  int status = 0;
+  begin();
+  take(&handle, sizeof handle);
+  CUdeviceptr p = opened(&handle), q = 0;
+  say('o');
+  hear('f');
+  pid_t child = fork();
+  if (child == 0) {
+    IS(cuIpcOpenMemHandle_v2(&q, handle, 1) != SUCCESS, 1);
+    IS(cuIpcCloseMemHandle(p) != SUCCESS, 1);
+    exit(0);
+  }
+  IS(waitpid(child, &status, 0), child);
+  IS(status, 0);
+  IS(word(p), 5);
+  OK(cuIpcCloseMemHandle(p));
+  /* Another listener was not needed: the socket is there still. */
+  p = opened(&handle);
+  OK(cuIpcCloseMemHandle(p));
+  say('c');
+}
+
+/* ---- modes ------------------------------------------------------------------------------- */
+
+/* No block's page has another block. */
+static void isolated_out(void) {
+  CUdeviceptr p[3] = {0}, base = 0;
+  size_t bytes = 0;
+  CUipcMemHandle handle;
+  begin();
+  OK(cuMemAlloc_v2(&p[0], 100));
+  OK(cuMemAlloc_v2(&p[1], 3 * MIB));
+  OK(cuMemAllocAsync(&p[2], 70000, NULL));
+  size_t asked[3] = {100, 3 * MIB, 70000};
+  for (int i = 0; i < 3; i++) {
+    IS(p[i] % (2 * MIB), 0);
+    OK(cuMemGetAddressRange_v2(&base, &bytes, p[i] + asked[i] - 1));
+    IS(base, p[i]);
+    IS(bytes, asked[i]);
+    fill(p[i], 60u + (unsigned)i, asked[i] / 4);
+    OK(cuIpcGetMemHandle(&handle, p[i]));
+    put(&handle, sizeof handle);
+  }
+  hear('c');
+  for (int i = 0; i < 3; i++) {
+    OK(cuMemFree_v2(p[i]));
+  }
+  IS(served("cuMemAlloc_v2") == 2 && served("cuMemAllocAsync") == 1, 1);
+}
+
+static void isolated_in(void) {
+  CUipcMemHandle handle;
+  begin();
+  for (unsigned i = 0; i < 3; i++) {
+    take(&handle, sizeof handle);
+    CUdeviceptr p = opened(&handle);
+    IS(p % (2 * MIB), 0);
+    IS(word(p), 60 + i);
+    OK(cuIpcCloseMemHandle(p));
+  }
+  say('c');
+}
+
+/* The driver's own handles, of memory that is the driver's: passed on. */
+static void drivers_out(void) {
+  CUdeviceptr p = 0;
+  CUipcMemHandle handle;
+  begin();
+  OK(cuMemAlloc_v2(&p, 1000));
+  IS(served("cuMemAlloc_v2") <= 0, 1);
+  fill(p, 90, 250);
+  OK(cuIpcGetMemHandle(&handle, p));
+  put(&handle, sizeof handle);
+  hear('c');
+  OK(cuMemFree_v2(p));
+  IS(served("cuIpcGetMemHandle") <= 0, 1);
+}
+
+static void drivers_in(void) {
+  CUipcMemHandle handle;
+  begin();
+  take(&handle, sizeof handle);
+  CUdeviceptr p = opened(&handle);
+  IS(word(p), 90);
+  OK(cuIpcCloseMemHandle(p));
+  IS(served("cuIpcOpenMemHandle_v2") <= 0, 1);
+  IS(served("cuIpcCloseMemHandle") <= 0, 1);
+  say('c');
+}
+
+/* A handle of a pool's, where no pool serves. */
+static void unserved_in(void) {
+  CUipcMemHandle handle;
+  CUdeviceptr p = 0;
+  setenv("FOREBAY_IPC", "driver", 1);
+  begin();
+  take(&handle, sizeof handle);
+  IS(cuIpcOpenMemHandle_v2(&p, handle, 1), NOT_SUPPORTED);
+  say('o');
+}
+
+static void unserved_out(void) {
+  CUdeviceptr p = 0;
+  large_out(&p);
+}
+
+/* The exporter cannot listen. */
+static void refused(void) {
+  CUdeviceptr p = 0;
+  CUipcMemHandle handle;
+  begin();
+  OK(cuMemAlloc_v2(&p, 1000));
+  IS(cuIpcGetMemHandle(&handle, p), NOT_SUPPORTED);
+  IS(cuIpcGetMemHandle(&handle, p), NOT_SUPPORTED);
+  OK(cuMemFree_v2(p));
+}
+
+/* Memory of device 0, opened in a context of device 1. */
+static void peers_in(void) {
+  CUipcMemHandle handle;
+  CUcontext context = NULL;
+  OK(cuInit(0));
+  OK(cuDevicePrimaryCtxRetain(&context, 1));
+  OK(cuCtxSetCurrent(context));
+  take(&handle, sizeof handle);
+  CUdeviceptr p = opened(&handle);
+  IS(word(p), 41);
+  fill(p, 43, 1);
+  say('w');
+  OK(cuIpcCloseMemHandle(p));
+}
+
+/* ---- users ------------------------------------------------------------------------------- */
+
+#define NOBODY 65534
+
+/* The exporter is another user's: its socket is out of reach, and it answers nobody but its own. */
+static void users_out(void) {
+  CUdeviceptr p = 0;
+  CUipcMemHandle handle;
+  OK(setgid(NOBODY));
+  OK(setuid(NOBODY));
+  begin();
+  OK(cuMemAlloc_v2(&p, 1000));
+  OK(cuIpcGetMemHandle(&handle, p));
+  put(&handle, sizeof handle);
+  hear('d');
+}
+
+static void socket_path(char *to, size_t bytes, const char *folder, const CUipcMemHandle *handle) {
+  uint32_t process = 0;
+  uint64_t nonce = 0;
+  memcpy(&process, handle->reserved + 8, 4);
+  memcpy(&nonce, handle->reserved + 16, 8);
+  snprintf(to, bytes, "%s/%u-%016llx.sock", folder, process, (unsigned long long)nonce);
+}
+
+static void users_in(void) {
+  CUipcMemHandle handle;
+  CUdeviceptr p = 0;
+  struct sockaddr_un address = {.sun_family = AF_UNIX};
+  char folder[64], path[108];
+  begin();
+  take(&handle, sizeof handle);
+  IS(cuIpcOpenMemHandle_v2(&p, handle, 1), MAP_FAILED_);
+  /* The administrator reaches the socket, and is refused: the connection ends without a word. */
+  snprintf(folder, sizeof folder, "/tmp/forebay-%d", NOBODY);
+  socket_path(address.sun_path, sizeof address.sun_path, folder, &handle);
+  int line = socket(AF_UNIX, SOCK_SEQPACKET, 0);
+  OK(connect(line, (struct sockaddr *)&address, sizeof address));
+  uint64_t message[8] = {1, 1};
+  memcpy(&message[2], handle.reserved + 24, 8);
+  IS(send(line, message, sizeof message, MSG_NOSIGNAL) <= (ssize_t)sizeof message, 1);
+  ssize_t came = recv(line, message, sizeof message, 0);
+  IS(came == 0 || (came < 0 && errno == ECONNRESET), 1);
+  close(line);
+  /* A listener of another user's in a folder of one's own is not believed. */
+  const char *runtime = getenv("XDG_RUNTIME_DIR");
+  snprintf(folder, sizeof folder, "%.50s/forebay", runtime);
+  mkdir(folder, 0700);
+  socket_path(path, sizeof path, folder, &handle);
+  memcpy(address.sun_path, path, sizeof path);
+  line = socket(AF_UNIX, SOCK_SEQPACKET, 0);
+  OK(bind(line, (struct sockaddr *)&address, sizeof address));
+  OK(seteuid(NOBODY));
+  OK(listen(line, 4));
+  OK(seteuid(0));
+  IS(cuIpcOpenMemHandle_v2(&p, handle, 1), MAP_FAILED_);
+  unlink(path);
+  say('d');
+}
+
+static void leaves_its_socket(void) {
+  CUdeviceptr p = 0;
+  CUipcMemHandle handle;
+  begin();
+  OK(cuMemAlloc_v2(&p, 1000));
+  OK(cuIpcGetMemHandle(&handle, p));
+  puts("well");
+  fflush(stdout);
+  raise(SIGKILL);
+}
+
+int main(int count, char **arguments) {
+  IS(count, 2);
+  const char *what = arguments[1];
+  const struct {
+    const char *name;
+    void (*out)(void), (*in)(void);
+  } scenarios[] = {
+      {"one", one_out, one_in},
+      {"many", many_out, many_in},
+      {"rules", rules_out, rules_in},
+      {"killed-exporter", killed_exporter_in, killed_exporter_out},
+      {"killed-importer", killed_importer_out, killed_importer_in},
+      {"freed-while-held", freed_while_held_out, freed_while_held_in},
+      {"reset", reset_out, reset_in},
+      {"few", few_out, few_in},
+      {"threads", threads_out, threads_in},
+      {"children", children_out, children_in},
+      {"isolated", isolated_out, isolated_in},
+      {"drivers", drivers_out, drivers_in},
+      {"unserved", unserved_out, unserved_in},
+      {"peers", one_out, peers_in},
+      {"users", users_out, users_in},
+  };
+  int known = 0;
+  for (size_t i = 0; i < sizeof scenarios / sizeof *scenarios; i++) {
+    if (strcmp(what, scenarios[i].name) == 0) {
+      two(scenarios[i].out, scenarios[i].in);
+      known = 1;
+    }
+  }
+  if (strcmp(what, "refused") == 0) {
+    refused();
+  } else if (strcmp(what, "leaves-its-socket") == 0) {
+    leaves_its_socket();
+  } else {
+    IS(known, 1);
+  }
+  puts("well");
+  return 0;
+}
