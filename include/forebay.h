@@ -766,6 +766,19 @@ forebay_status forebay_tag_bytes(forebay_pool_t pool, uint32_t tag, uint64_t *li
 forebay_status forebay_pool_malloc(forebay_pool_t pool, void **ptr, size_t bytes);
 
 /**
+ * forebay_pool_malloc() at a multiple of `alignment`, a power of two up to 2 MiB (0 is refused).
+ *
+ * Thread-safe. Takes the pool's lock.
+ *
+ * # Safety
+ * As forebay_pool_malloc().
+ */
+forebay_status forebay_pool_malloc_aligned(forebay_pool_t pool,
+                                           void **ptr,
+                                           size_t bytes,
+                                           size_t alignment);
+
+/**
  * forebay_mem_info() for a given pool and its device.
  *
  * @param pool NULL: the default pool.

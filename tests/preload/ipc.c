@@ -95,6 +95,15 @@ static int descriptors(void) {
   return count;
 }
 
+/* Until what is closed is unmapped and the simulated driver has let go of it, at most 20 s. */
+static void settle(int before) {
+  struct timespec wait = {0, 10000000};
+  for (int i = 0; i < 2000 && descriptors() > before; i++) {
+    nanosleep(&wait, NULL);
+  }
+  IS(descriptors() <= before, 1);
+}
+
 static CUdeviceptr opened(const CUipcMemHandle *handle) {
   CUdeviceptr p = 0;
   OK(cuIpcOpenMemHandle_v2(&p, *handle, 1));
@@ -171,7 +180,8 @@ static void many_in(void) {
   for (int i = 0; i < MANY; i++) {
     all[i] = opened(&offers[i].handle);
   }
-  IS(descriptors(), before + 1);
+  /* A connection, and what the simulated driver has open of another process: none for a handle. */
+  IS(descriptors() <= before + 2, 1);
   for (int i = 0; i < MANY; i++) {
     CUdeviceptr base = 0;
     size_t bytes = 0;
@@ -189,7 +199,7 @@ static void many_in(void) {
     OK(cuIpcCloseMemHandle(all[i]));
     IS(cuIpcCloseMemHandle(all[i]), INVALID_VALUE);
   }
-  IS(descriptors(), before);
+  settle(before);
   say('c');
 }
 
@@ -217,7 +227,7 @@ static void rules_out(void) {
   IS(cuMemFree_v2(p), INVALID_VALUE);
   IS(cuIpcGetMemHandle(&again, p), INVALID_VALUE);
   /* What comes to lie at the same place is another block. */
-  for (int i = 0; i < 64 && q != p; i++) {
+  for (int i = 0; i < 4096 && q != p; i++) {
     OK(cuMemAlloc_v2(&q, 100000));
   }
   IS(q, p);
@@ -431,7 +441,8 @@ static void reset_in(void) {
 
 /* ---- limits ------------------------------------------------------------------------------ */
 
-#define PAGES 2048ull
+/* More than the descriptors that a process usually may have. */
+#define PAGES 1100ull
 
 static void few_descriptors(rlim_t limit) {
   struct rlimit few = {limit, limit};
@@ -463,12 +474,12 @@ static void few_in(void) {
   int before = descriptors();
   few_descriptors((rlim_t)before + 12);
   CUdeviceptr p = opened(&handle);
-  IS(descriptors(), before + 1);
+  IS(descriptors() <= before + 2, 1);
   for (uint64_t i = 0; i < PAGES; i += 31) {
     IS(word(p + i * 2 * MIB), 9000u + i);
   }
   OK(cuIpcCloseMemHandle(p));
-  IS(descriptors(), before);
+  settle(before);
   say('c');
 }
 
@@ -678,6 +689,7 @@ static void users_out(void) {
   CUipcMemHandle handle;
   OK(setgid(NOBODY));
   OK(setuid(NOBODY));
+  OK(unsetenv("XDG_RUNTIME_DIR"));
   begin();
   OK(cuMemAlloc_v2(&p, 1000));
   OK(cuIpcGetMemHandle(&handle, p));

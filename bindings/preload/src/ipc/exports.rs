@@ -6,10 +6,9 @@
 //! freed is opened no more, and that no lock is held while the pool is called.
 
 use super::handle::Handle;
-use super::{random, unmarked};
+use super::{inside, random, unmarked};
 use crate::cuda::Device;
 use crate::pool::{self, Api, Export, Status};
-use crate::thread;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -42,7 +41,7 @@ fn with<R>(f: impl FnOnce(&mut Exports) -> R) -> R {
 fn close(id: u64) {
     let Some(api) = pool::api() else { return };
     // SAFETY: a number. Of a pool that has ended nothing is left to close.
-    thread::with(|thread| thread.inside(|| unsafe { (api.export_close)(id) }));
+    inside(|| unsafe { (api.export_close)(id) });
 }
 
 /// The handle of the block at `base`, if it has one.
@@ -67,9 +66,7 @@ pub fn enter(
 ) -> Result<Handle, Status> {
     let mut export = Export::empty();
     // SAFETY: the start of a live block; a local to fill.
-    let status = thread::with(|thread| {
-        thread.inside(|| unsafe { (api.export_open)(base, &raw mut export) })
-    });
+    let status = inside(|| unsafe { (api.export_open)(base, &raw mut export) });
     if status != pool::OK {
         return Err(status);
     }

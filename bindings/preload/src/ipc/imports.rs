@@ -7,11 +7,10 @@
 
 use super::handle::Handle;
 use super::link::{self, Link};
-use super::requests;
-use super::socket::{self, DESCRIPTORS_MAX, Failure};
+use super::socket::{self, Failure};
+use super::{inside, requests};
 use crate::cuda::{Device, Handle as Context};
 use crate::pool::{self, Api, Export};
-use crate::thread;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -55,8 +54,8 @@ fn lock() -> MutexGuard<'static, Option<Imports>> {
 pub enum Refusal {
     /// The process or its block is gone.
     Gone,
-    /// The pool's status.
-    Pool(pool::Status),
+    /// The pool's status, and its sentence.
+    Pool(pool::Status, String),
     /// All else, in words.
     Other(String),
 }
@@ -182,7 +181,7 @@ fn described(answer: &socket::Message, handle: &Handle) -> Result<Export, Refusa
 fn refused(status: u64) -> Refusal {
     match status {
         requests::GONE => Refusal::Gone,
-        requests::UNSUPPORTED => Refusal::Pool(pool::UNSUPPORTED),
+        requests::UNSUPPORTED => Refusal::Other("its device shares no memory".to_owned()),
         requests::NO_DESCRIPTORS => {
             Refusal::Other("its process may open no more descriptors (RLIMIT_NOFILE)".to_owned())
         }
@@ -213,39 +212,40 @@ fn map(
     mapped.map(|()| page)
 }
 
-fn inside(f: impl FnOnce() -> pool::Status) -> pool::Status {
-    thread::with(|thread| thread.inside(f))
-}
-
 fn checked(api: &Api, status: pool::Status) -> Result<(), Refusal> {
     match status {
         pool::OK => Ok(()),
-        pool::INVALID_ARGUMENT => Err(Refusal::Other(api.why())),
-        status => Err(Refusal::Pool(status)),
+        status => Err(Refusal::Pool(status, api.why())),
     }
 }
 
 /// Brings all pages of a block, as many at a time as both processes may have descriptors for.
 fn take_pages(api: &Api, id: u64, key: u64, pages: u64, link: &Link) -> Result<(), Refusal> {
     let mut first = 0;
-    let mut at_a_time = DESCRIPTORS_MAX as u64;
     while first < pages {
-        let wanted = at_a_time.min(pages - first);
+        let wanted = (socket::room() as u64).min(pages - first);
         let (answer, fds) = link.ask(requests::PAGES, key, [first, wanted])?;
-        let came = fds.len() as u64;
+        // Fewer than were sent: this process may have no more, and the driver needs some as well.
+        let sent = answer[2].min(wanted);
+        let (of_use, beyond) = match fds.len() as u64 {
+            came if came < sent => fds.split_at(fds.len().div_ceil(2)),
+            _ => fds.split_at(fds.len()),
+        };
+        socket::close(beyond);
+        let came = of_use.len() as u64;
         let result = if answer[1] != requests::DONE {
             Err(refused(answer[1]))
         } else if came == 0 {
             Err(Refusal::Other("this process may open no more descriptors".to_owned()))
         } else {
             // SAFETY: so many descriptors, which are open.
-            checked(api, inside(|| unsafe { (api.import_pages)(id, fds.as_ptr(), fds.len()) }))
+            checked(
+                api,
+                inside(|| unsafe { (api.import_pages)(id, of_use.as_ptr(), of_use.len()) }),
+            )
         };
-        socket::close(&fds);
+        socket::close(of_use);
         result?;
-        if came < wanted {
-            at_a_time = came;
-        }
         first += came;
     }
     Ok(())

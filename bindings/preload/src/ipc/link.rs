@@ -25,9 +25,11 @@ struct Line {
 }
 
 /// By process and its number.
-static LINKS: Mutex<Option<HashMap<(u32, u64), Arc<Link>>>> = Mutex::new(None);
+type Links = HashMap<(u32, u64), Arc<Link>>;
 
-fn with<R>(f: impl FnOnce(&mut HashMap<(u32, u64), Arc<Link>>) -> R) -> R {
+static LINKS: Mutex<Option<Links>> = Mutex::new(None);
+
+fn with<R>(f: impl FnOnce(&mut Links) -> R) -> R {
     f(LINKS.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default())
 }
 

@@ -29,6 +29,7 @@ use crate::loader;
 use crate::place;
 use crate::pool::{self, Api};
 use crate::settings::{self, Ipc};
+use crate::thread;
 use handle::{Handle, RawHandle, Read};
 use imports::{Refusal, Target};
 use std::ffi::{c_int, c_uint};
@@ -132,6 +133,11 @@ pub fn device_ended(device: Device) {
     }
 }
 
+/// Runs a call of the pool's.
+fn inside(f: impl FnOnce() -> pool::Status) -> pool::Status {
+    thread::with(|thread| thread.inside(f))
+}
+
 /// A random number that is not 0; nothing where the system has none.
 fn random() -> Option<u64> {
     let mut number = 0u64;
@@ -201,9 +207,7 @@ fn is_exportable(api: &Api, id: u64) -> bool {
     }
     let mut fd = -1;
     // SAFETY: room for one descriptor.
-    let status = crate::thread::with(|thread| {
-        thread.inside(|| unsafe { (api.export_pages)(id, 0, &raw mut fd, 1) })
-    });
+    let status = inside(|| unsafe { (api.export_pages)(id, 0, &raw mut fd, 1) });
     if status == pool::OK {
         socket::close(&[fd]);
         TRIED.store(true, Ordering::Relaxed);
@@ -214,9 +218,7 @@ fn is_exportable(api: &Api, id: u64) -> bool {
 fn device_of(api: &Api, base: usize) -> Option<Device> {
     let mut pool = 0;
     // SAFETY: a local to fill.
-    let found = crate::thread::with(|thread| {
-        thread.inside(|| unsafe { (api.pool_of)(base, &raw mut pool) })
-    });
+    let found = inside(|| unsafe { (api.pool_of)(base, &raw mut pool) });
     if found == pool::OK { place::device_of_pool(pool) } else { None }
 }
 
@@ -263,10 +265,10 @@ pub fn open(
     Some(opened.map_err(|refusal| match refusal {
         Refusal::Gone => refuse(cuda::MAP_FAILED, "it has ended, or has freed the memory"),
         Refusal::Other(why) => refuse(cuda::MAP_FAILED, &why),
-        Refusal::Pool(pool::OUT_OF_MEMORY) => cuda::OUT_OF_MEMORY,
-        Refusal::Pool(pool::FORKED) => cuda::NOT_INITIALIZED,
-        Refusal::Pool(pool::SHUT_DOWN) => cuda::DEINITIALIZED,
-        Refusal::Pool(_) => refuse(cuda::MAP_FAILED, &api.why()),
+        Refusal::Pool(pool::OUT_OF_MEMORY, why) => refuse(cuda::OUT_OF_MEMORY, &why),
+        Refusal::Pool(pool::FORKED, _) => cuda::NOT_INITIALIZED,
+        Refusal::Pool(pool::SHUT_DOWN, _) => cuda::DEINITIALIZED,
+        Refusal::Pool(_, why) => refuse(cuda::MAP_FAILED, &why),
     }))
 }
 

@@ -11,9 +11,8 @@
 //! Cost: one thread, asleep; a descriptor for each importing process, and one to listen.
 
 use super::socket::{self, DESCRIPTORS_MAX, Descriptor, Failure, Message};
-use super::{exports, random, requests};
+use super::{exports, inside, random, requests};
 use crate::pool::{self, Export};
-use crate::thread;
 use std::collections::HashMap;
 use std::ffi::{CString, c_int};
 use std::os::unix::ffi::OsStrExt;
@@ -281,15 +280,12 @@ impl Peer {
         let (Ok(first), true) = (usize::try_from(first), self.held.contains_key(&key)) else {
             return self.send(answer, &[]);
         };
-        let mut count = count.clamp(1, DESCRIPTORS_MAX as u64) as usize;
+        let mut count = count.clamp(1, socket::room() as u64) as usize;
         let mut fds = [-1; DESCRIPTORS_MAX];
         let status = loop {
+            let to = fds.as_mut_ptr();
             // SAFETY: room for `count` descriptors.
-            let status = thread::with(|thread| {
-                thread.inside(|| unsafe {
-                    (api.export_pages)(export.id, first, fds.as_mut_ptr(), count)
-                })
-            });
+            let status = inside(|| unsafe { (api.export_pages)(export.id, first, to, count) });
             if status != pool::DRIVER || count == 1 {
                 break status;
             }

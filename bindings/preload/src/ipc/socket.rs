@@ -135,6 +135,22 @@ impl Drop for Descriptor {
     }
 }
 
+/// How many descriptors a message may have at present: at most [`DESCRIPTORS_MAX`], and half of
+/// those that the process may still open, which the program and the driver need too.
+pub fn room() -> usize {
+    /// From here on nobody counts.
+    const PLENTY: u64 = 1 << 16;
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: a local to fill.
+    let asked = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    if asked != 0 || limit.rlim_cur >= PLENTY {
+        return DESCRIPTORS_MAX;
+    }
+    let open = std::fs::read_dir("/proc/self/fd").map_or(0, |entries| entries.count());
+    let left = (limit.rlim_cur as usize).saturating_sub(open);
+    (left / 2).clamp(1, DESCRIPTORS_MAX)
+}
+
 /// Closes descriptors that came or were made, and were used.
 pub fn close(fds: &[c_int]) {
     for &fd in fds {
