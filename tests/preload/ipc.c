@@ -376,6 +376,13 @@ static void killed_importer_in(void) {
   CUdeviceptr p = opened(&handle);
   CUdeviceptr again = opened(&handle);
   IS(again, p);
+  /* A child that lives on keeps nothing. */
+  if (fork() == 0) {
+    close(1);
+    close(2);
+    sleep(25);
+    _exit(0);
+  }
   say('o');
   pause();
 }
@@ -721,8 +728,8 @@ static void users_in(void) {
   uint64_t message[8] = {1, 1};
   memcpy(&message[2], handle.reserved + 24, 8);
   IS(send(line, message, sizeof message, MSG_NOSIGNAL) <= (ssize_t)sizeof message, 1);
-  ssize_t came = recv(line, message, sizeof message, 0);
-  IS(came == 0 || (came < 0 && errno == ECONNRESET), 1);
+  ssize_t answer = recv(line, message, sizeof message, 0);
+  IS(answer == 0 || (answer < 0 && errno == ECONNRESET), 1);
   close(line);
   /* A listener of another user's in a folder of one's own is not believed. */
   const char *runtime = getenv("XDG_RUNTIME_DIR");
@@ -736,6 +743,9 @@ static void users_in(void) {
   OK(listen(line, 4));
   OK(seteuid(0));
   IS(cuIpcOpenMemHandle_v2(&p, handle, 1), MAP_FAILED_);
+  int came = accept(line, NULL, NULL);
+  IS(came >= 0, 1);
+  IS(recv(came, message, sizeof message, 0), 0);
   unlink(path);
   say('d');
 }
