@@ -227,15 +227,18 @@ static void refused(void) {
   OK(cuMemFree_v2(p));
 }
 
-/* Memory of device 0, opened in a context of device 1. */
+/* Memory of device 0, opened in a context of device 1, then in one of its own. */
 static void peers_in(void) {
   CUipcMemHandle handle;
   CUcontext context = NULL;
+  CUdeviceptr p = 0;
   OK(cuInit(0));
   OK(cuDevicePrimaryCtxRetain(&context, 1));
   OK(cuCtxSetCurrent(context));
   take(&handle, sizeof handle);
-  CUdeviceptr p = opened(&handle);
+  IS(cuIpcOpenMemHandle_v2(&p, handle, 1), 217);
+  begin();
+  p = opened(&handle);
   IS(word(p), 41);
   fill(p, 43, 1);
   say('w');

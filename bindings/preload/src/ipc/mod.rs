@@ -258,7 +258,7 @@ pub fn open(
         return Some(Err(refuse(cuda::NOT_SUPPORTED, why)));
     };
     if let Err(result) = reaches(device, handle.uuid) {
-        let why = "its device is not here, or the current one cannot reach it";
+        let why = "its device is not the current one";
         return Some(Err(refuse(result, why)));
     }
     let opened = imports::open(&handle, Target { api, pool, context, device });
@@ -321,27 +321,18 @@ fn uuid_of(device: Device) -> Option<[u8; 16]> {
     (result == cuda::SUCCESS).then_some(uuid)
 }
 
-/// Whether a device can use memory of the one with that UUID: its own, or a peer's.
+/// Whether the memory is a device's own, as a pool's imports are.
 fn reaches(device: Device, uuid: [u8; 16]) -> std::result::Result<(), Result> {
     type Count = unsafe extern "C" fn(*mut c_int) -> Result;
-    type CanAccess = unsafe extern "C" fn(*mut c_int, Device, Device) -> Result;
     if uuid_of(device) == Some(uuid) {
         return Ok(());
     }
-    let driver = loader::driver(true);
-    let count = loader::symbol(driver, c"cuDeviceGetCount");
-    let can_access = loader::symbol(driver, c"cuDeviceCanAccessPeer");
-    if count == 0 || can_access == 0 {
-        return Err(cuda::PEER_ACCESS_UNSUPPORTED);
+    let count = loader::symbol(loader::driver(true), c"cuDeviceGetCount");
+    let mut devices = 0;
+    if count != 0 {
+        // SAFETY: the driver's function of this name has this type; a local to fill.
+        unsafe { std::mem::transmute::<usize, Count>(count)(&raw mut devices) };
     }
-    let (mut devices, mut reachable) = (0, 0);
-    // SAFETY: the driver's functions of these names have these types; locals to fill.
-    unsafe {
-        std::mem::transmute::<usize, Count>(count)(&raw mut devices);
-        let owner = (0..devices).find(|&other| uuid_of(other) == Some(uuid));
-        let owner = owner.ok_or(cuda::INVALID_DEVICE)?;
-        let can_access = std::mem::transmute::<usize, CanAccess>(can_access);
-        can_access(&raw mut reachable, device, owner);
-    }
-    if reachable != 0 { Ok(()) } else { Err(cuda::PEER_ACCESS_UNSUPPORTED) }
+    let here = (0..devices).any(|other| uuid_of(other) == Some(uuid));
+    Err(if here { cuda::PEER_ACCESS_UNSUPPORTED } else { cuda::INVALID_DEVICE })
 }

@@ -122,15 +122,9 @@ fn a_process_without_a_pool_says_why_it_opens_nothing() {
 }
 
 #[test]
-fn another_device_reaches_a_peers_memory() {
-    assert_eq!(ends_clean("peers", &[]), "");
-    let folder = runtime("no-peers");
-    let mut run = scenario("peers", &folder);
-    // The other process ends with an error, as its partner does.
-    let output = run.env("FOREBAY_SIM_LACKS", "peer").output().expect("it starts");
-    let errors = text(&output.stderr);
-    assert!(errors.contains("is 217, not 0") && errors.contains("cannot reach it"), "{errors}");
-    fs::remove_dir_all(&folder).expect("the test's own");
+fn memory_is_opened_on_its_own_device() {
+    let errors = ends_clean("peers", &[]);
+    assert!(errors.contains("its device is not the current one"), "{errors}");
 }
 
 /// A folder that others could enter, or that is none: nobody listens there.
