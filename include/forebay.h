@@ -766,6 +766,19 @@ forebay_status forebay_tag_bytes(forebay_pool_t pool, uint32_t tag, uint64_t *li
 forebay_status forebay_pool_malloc(forebay_pool_t pool, void **ptr, size_t bytes);
 
 /**
+ * forebay_pool_malloc() at a multiple of `alignment`, a power of two up to 2 MiB (0 is refused).
+ *
+ * Thread-safe. Takes the pool's lock.
+ *
+ * # Safety
+ * As forebay_pool_malloc().
+ */
+forebay_status forebay_pool_malloc_aligned(forebay_pool_t pool,
+                                           void **ptr,
+                                           size_t bytes,
+                                           size_t alignment);
+
+/**
  * forebay_mem_info() for a given pool and its device.
  *
  * @param pool NULL: the default pool.
@@ -1015,6 +1028,12 @@ forebay_status forebay_export_fd(const void *ptr,
  * a time. The block's pages stay where they are until forebay_export_close(); when the block is
  * freed before, its memory is kept as it is until then. The pages hold other blocks too, which
  * the importing process can then reach: allocate whole pages where that matters.
+ *
+ * This stands in for CUDA's legacy IPC. cuIpcGetMemHandle() and cudaIpcGetMemHandle() refuse a
+ * pool's memory as an invalid value, as they refuse all memory that is mapped; only under
+ * libforebay_preload.so do they take it. Send the description, and what forebay_export_pages()
+ * makes, over a Unix socket instead; the other process calls forebay_import_open(),
+ * forebay_import_pages() and forebay_import_map().
  *
  * @param ptr the start of a live block.
  * @param description its struct_size is set by the caller; receives the description: bytes are

@@ -6,7 +6,7 @@
 use super::{PoolT, StreamT, null, put};
 use crate::error::Status;
 use crate::pool::hot::{self, SYNC_STREAM};
-use crate::pool::slow::guarded;
+use crate::pool::slow::{self, guarded};
 use crate::pool::{Pool, devices, registry};
 use std::ffi::c_void;
 
@@ -28,6 +28,25 @@ pub unsafe extern "C" fn forebay_pool_malloc(
 ) -> Status {
     // SAFETY: as the caller promised.
     unsafe { hot::alloc(pool as u64, ptr, bytes, SYNC_STREAM) }
+}
+
+/// forebay_pool_malloc() at a multiple of `alignment`, a power of two up to 2 MiB (0 is refused).
+///
+/// Thread-safe. Takes the pool's lock.
+///
+/// # Safety
+/// As forebay_pool_malloc().
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forebay_pool_malloc_aligned(
+    pool: PoolT,
+    ptr: *mut *mut c_void,
+    bytes: usize,
+    alignment: usize,
+) -> Status {
+    // No alignment at all is no power of two either: 3 stands for it.
+    let alignment = if alignment == 0 { 3 } else { alignment };
+    // SAFETY: as the caller promised.
+    unsafe { slow::alloc(pool as u64, ptr, bytes, alignment, SYNC_STREAM) }
 }
 
 /// forebay_mem_info() for a given pool and its device.

@@ -134,6 +134,12 @@ pub unsafe extern "C" fn forebay_export_fd(
 /// freed before, its memory is kept as it is until then. The pages hold other blocks too, which
 /// the importing process can then reach: allocate whole pages where that matters.
 ///
+/// This stands in for CUDA's legacy IPC. cuIpcGetMemHandle() and cudaIpcGetMemHandle() refuse a
+/// pool's memory as an invalid value, as they refuse all memory that is mapped; only under
+/// libforebay_preload.so do they take it. Send the description, and what forebay_export_pages()
+/// makes, over a Unix socket instead; the other process calls forebay_import_open(),
+/// forebay_import_pages() and forebay_import_map().
+///
 /// @param ptr the start of a live block.
 /// @param description its struct_size is set by the caller; receives the description: bytes are
 /// those of all pages, offset is where in the first one the block begins.

@@ -117,7 +117,7 @@ fn file(text: &str) -> Option<()> {
 }
 
 fn ipc(text: &str) -> Option<()> {
-    parse::word(text, &[("off", ()), ("driver", ())])
+    parse::word(text, &[("emulate", ()), ("isolate", ()), ("driver", ())])
 }
 
 fn some_size(text: &str) -> Option<Option<Size>> {
@@ -356,10 +356,11 @@ pub const VARIABLES: &[Variable] = &[
     ),
     preload!(
         "FOREBAY_IPC",
-        "off or driver",
-        "off",
-        "Preload library: driver leaves all allocations to CUDA, for programs that send them to \
-         other processes by cudaIpcGetMemHandle.",
+        "emulate, isolate or driver",
+        "emulate",
+        "Preload library: what cudaIpcGetMemHandle gives. emulate: handles that other preloaded \
+         processes open. isolate: the same, and each allocation has whole pages of 2 MiB of its \
+         own. driver: CUDA's handles; all allocations are CUDA's.",
         ipc
     ),
     preload!(

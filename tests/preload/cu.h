@@ -17,6 +17,9 @@ typedef struct CUevent_st *CUevent;
 typedef struct CUgraph_st *CUgraph;
 typedef struct CUgraphExec_st *CUgraphExec;
 typedef struct CUmemPoolHandle_st *CUmemoryPool;
+typedef struct {
+  unsigned char reserved[64];
+} CUipcMemHandle;
 
 CUresult cuInit(unsigned flags);
 CUresult cuDeviceGet(CUdevice *device, int ordinal);
@@ -52,7 +55,11 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr p
 CUresult cuPointerGetAttribute(void *data, int attribute, CUdeviceptr p);
 CUresult cuPointerGetAttributes(unsigned count, int *attributes, void **data, CUdeviceptr p);
 CUresult cuPointerSetAttribute(const void *data, int attribute, CUdeviceptr p);
+CUresult cuMemRetainAllocationHandle(uint64_t *handle, void *p);
 CUresult cuIpcGetMemHandle(void *handle, CUdeviceptr p);
+CUresult cuIpcOpenMemHandle(CUdeviceptr *p, CUipcMemHandle handle, unsigned flags);
+CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *p, CUipcMemHandle handle, unsigned flags);
+CUresult cuIpcCloseMemHandle(CUdeviceptr p);
 CUresult cuStreamCreate(CUstream *stream, unsigned flags);
 CUresult cuStreamDestroy_v2(CUstream stream);
 CUresult cuStreamSynchronize(CUstream stream);

@@ -6,8 +6,8 @@
 use forebay::abi::PoolT;
 use forebay::abi::alloc::{forebay_free, forebay_malloc};
 use forebay::abi::interpose::{
-    forebay_block_range, forebay_device_reset, forebay_pool_malloc, forebay_pool_mem_info,
-    forebay_pool_of,
+    forebay_block_range, forebay_device_reset, forebay_pool_malloc, forebay_pool_malloc_aligned,
+    forebay_pool_mem_info, forebay_pool_of,
 };
 use forebay::abi::pools::{forebay_pool_create, forebay_pool_destroy};
 use forebay::error::Status;
@@ -66,6 +66,27 @@ fn no_block_is_found_behind_a_slab_s_last_slot() {
     live.iter().for_each(|&address| assert_eq!(give(address), Status::Ok));
 }
 
+fn aligned_memory_begins_where_asked(pool: PoolT) {
+    let aligned = |bytes, alignment| {
+        let mut address = null_mut();
+        // SAFETY: a local to fill.
+        let status =
+            unsafe { forebay_pool_malloc_aligned(pool, &raw mut address, bytes, alignment) };
+        (status, address as usize)
+    };
+    let small = take(pool, 300);
+    for (bytes, alignment) in [(2 << 20, 2 << 20), (6 << 20, 2 << 20), (1, 4096), (70_000, 1)] {
+        let (status, address) = aligned(bytes, alignment);
+        assert_eq!((status, address % alignment), (Status::Ok, 0), "{bytes} at {alignment}");
+        assert!(range(address).is_ok_and(|(base, usable)| base == address && usable >= bytes));
+        assert_eq!(give(address), Status::Ok);
+    }
+    for alignment in [0, 3, 4 << 20] {
+        assert_eq!(aligned(256, alignment).0, Status::InvalidArgument, "{alignment}");
+    }
+    assert_eq!(give(small), Status::Ok);
+}
+
 fn pools_are_found_by_address() -> PoolT {
     let mut other = null_mut();
     // SAFETY: a local to fill.
@@ -114,6 +135,7 @@ fn what_interposers_ask() {
     }
     blocks_are_found_from_every_address();
     no_block_is_found_behind_a_slab_s_last_slot();
+    aligned_memory_begins_where_asked(null_mut());
     let other = pools_are_found_by_address();
     a_reset_ends_all_pools_of_the_device(other);
 }

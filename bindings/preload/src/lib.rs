@@ -23,6 +23,7 @@
 mod count;
 mod cuda;
 mod hooks;
+mod ipc;
 mod loader;
 mod lookup;
 mod place;

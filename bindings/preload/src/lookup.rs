@@ -8,7 +8,7 @@
 //! Cost: a few ns for other names.
 
 use crate::cuda::{self, NOT_FOUND, Result, SUCCESS};
-use crate::hooks::{capture, context, memory, other, query, stream, stream_memory};
+use crate::hooks::{capture, context, ipc, memory, other, query, stream, stream_memory};
 use crate::loader::{self, REAL_DLSYM};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -107,7 +107,12 @@ hooks! {
         query::cuMemRetainAllocationHandle;
     HandleForRange = c"cuMemGetHandleForAddressRange", c"cuMemGetHandleForAddressRange", 11070,
         query::cuMemGetHandleForAddressRange;
-    IpcGetMemHandle = c"cuIpcGetMemHandle", c"cuIpcGetMemHandle", 4010, query::cuIpcGetMemHandle;
+    IpcGetMemHandle = c"cuIpcGetMemHandle", c"cuIpcGetMemHandle", 4010, ipc::cuIpcGetMemHandle;
+    IpcOpenMemHandle1 = c"cuIpcOpenMemHandle", c"cuIpcOpenMemHandle", 4010, ipc::cuIpcOpenMemHandle;
+    IpcOpenMemHandle = c"cuIpcOpenMemHandle_v2", c"cuIpcOpenMemHandle", 11000,
+        ipc::cuIpcOpenMemHandle_v2;
+    IpcCloseMemHandle = c"cuIpcCloseMemHandle", c"cuIpcCloseMemHandle", 4010,
+        ipc::cuIpcCloseMemHandle;
     CtxCreate2 = c"cuCtxCreate_v2", c"cuCtxCreate", 3020, context::cuCtxCreate_v2;
     CtxCreate3 = c"cuCtxCreate_v3", c"cuCtxCreate", 11040, context::cuCtxCreate_v3;
     CtxCreate4 = c"cuCtxCreate_v4", c"cuCtxCreate", 12050, context::cuCtxCreate_v4;

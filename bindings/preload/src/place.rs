@@ -238,6 +238,7 @@ fn end_device(device: Device) {
             unsafe { std::mem::transmute::<usize, Synchronize>(wait)() };
         }
     });
+    crate::ipc::device_ends(device);
     // SAFETY: a number. The device has been waited for.
     let status = thread::with(|t| t.inside(|| unsafe { (api.device_reset)(device) }));
     if status != pool::OK && status != pool::FORKED && status != pool::SHUT_DOWN {
@@ -248,6 +249,7 @@ fn end_device(device: Device) {
     if let Some(place) = places().get_mut(device as usize) {
         *place = Place { references: place.references, peers: 0, ..NOWHERE };
     }
+    crate::ipc::device_ended(device);
     thread::forget_all();
 }
 
@@ -323,6 +325,12 @@ pub fn any() -> Option<usize> {
 /// The context that a pool lives in.
 pub fn context_of(pool: usize) -> Option<Handle> {
     places().iter().find(|p| p.context != 0 && p.pool == pool).map(|p| p.context)
+}
+
+/// The device that a pool is of.
+pub fn device_of_pool(pool: usize) -> Option<Device> {
+    let at = places().iter().position(|p| p.context != 0 && p.pool == pool)?;
+    Device::try_from(at).ok()
 }
 
 /// Gives idle memory of all pools back to the devices. Whether any went back.

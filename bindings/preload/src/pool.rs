@@ -26,6 +26,7 @@ pub const NOT_OWNED: Status = 3;
 pub const DOUBLE_FREE: Status = 4;
 pub const FORKED: Status = 6;
 pub const SHUT_DOWN: Status = 7;
+pub const DRIVER: Status = 10;
 pub const INVALID_STREAM: Status = 13;
 pub const UNSUPPORTED: Status = 14;
 pub const BUSY: Status = 15;
@@ -39,6 +40,30 @@ pub struct Options {
     struct_size: usize,
     device: c_int,
     rest: [u64; 63],
+}
+
+/// `forebay_export`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Export {
+    struct_size: usize,
+    pub id: u64,
+    pub bytes: u64,
+    pub page_bytes: u64,
+    pub offset: u64,
+    pub count: u64,
+}
+
+impl Export {
+    /// What another process says of its export.
+    pub fn of(bytes: u64, page_bytes: u64, offset: u64, count: u64) -> Self {
+        Self { struct_size: size_of::<Self>(), id: 0, bytes, page_bytes, offset, count }
+    }
+
+    /// A place for the pool to fill.
+    pub fn empty() -> Self {
+        Self::of(0, 0, 0, 0)
+    }
 }
 
 macro_rules! table {
@@ -94,6 +119,20 @@ table! {
     capture_begin: c"forebay_capture_begin" = unsafe extern "C" fn(usize, *mut u64) -> Status;
     capture_end: c"forebay_capture_end" = unsafe extern "C" fn(u64) -> Status;
     capture_graph_gone: c"forebay_capture_graph_gone" = unsafe extern "C" fn(usize);
+    malloc_aligned: c"forebay_pool_malloc_aligned" =
+        unsafe extern "C" fn(usize, *mut usize, usize, usize) -> Status;
+    alloc_aligned: c"forebay_alloc_aligned" =
+        unsafe extern "C" fn(usize, *mut usize, usize, usize, usize) -> Status;
+    export_open: c"forebay_export_open" = unsafe extern "C" fn(usize, *mut Export) -> Status;
+    export_pages: c"forebay_export_pages" =
+        unsafe extern "C" fn(u64, usize, *mut c_int, usize) -> Status;
+    export_close: c"forebay_export_close" = unsafe extern "C" fn(u64) -> Status;
+    import_open: c"forebay_import_open" =
+        unsafe extern "C" fn(usize, *const Export, *mut u64) -> Status;
+    import_pages: c"forebay_import_pages" =
+        unsafe extern "C" fn(u64, *const c_int, usize) -> Status;
+    import_map: c"forebay_import_map" = unsafe extern "C" fn(u64, *mut usize) -> Status;
+    import_cancel: c"forebay_import_cancel" = unsafe extern "C" fn(u64) -> Status;
     last_error: c"forebay_last_error" = unsafe extern "C" fn() -> *const c_char;
 }
 

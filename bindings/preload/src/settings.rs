@@ -19,6 +19,19 @@ pub struct Settings {
     pub stats: bool,
     /// The file that allocations and frees are written to.
     pub trace: Option<PathBuf>,
+    /// What legacy IPC handles of the pool's memory are.
+    pub ipc: Ipc,
+}
+
+/// `FOREBAY_IPC`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Ipc {
+    /// This library's.
+    Emulate,
+    /// The same, of blocks that share no page.
+    Isolate,
+    /// The driver's: all allocations are.
+    Driver,
 }
 
 /// The settings, read at the first call.
@@ -54,7 +67,12 @@ fn read() -> Settings {
     let word = |name, value| variable(name).as_deref() == Some(value);
     // Host memory is no device memory: a CUDA program gets none by surprise.
     let host = word(c"FOREBAY_BACKEND", "host");
-    let driver = word(c"FOREBAY_IPC", "driver");
+    let ipc = match variable(c"FOREBAY_IPC").as_deref() {
+        Some("isolate") => Ipc::Isolate,
+        Some("driver") => Ipc::Driver,
+        _ => Ipc::Emulate,
+    };
+    let driver = ipc == Ipc::Driver;
     Settings {
         enabled: switch(c"FOREBAY_ENABLE", true) && wanted && !refused && !host && !driver,
         min_bytes: variable(c"FOREBAY_PRELOAD_MIN").and_then(|t| bytes(&t)).unwrap_or(0),
@@ -62,6 +80,7 @@ fn read() -> Settings {
         trace: raw(c"FOREBAY_PRELOAD_TRACE")
             .filter(|path| !path.is_empty())
             .map(|path| OsString::from_vec(path).into()),
+        ipc,
     }
 }
 

@@ -78,6 +78,7 @@ const ASKED: &[&str] = &[
     "cuPointerGetAttribute 4000 0 cuPointerGetAttribute",
     "cuPointerGetAttributes 7000 0 cuPointerGetAttributes",
     "cuIpcGetMemHandle 4010 0 cuIpcGetMemHandle",
+    "cuIpcCloseMemHandle 4010 0 cuIpcCloseMemHandle",
     "cuDevicePrimaryCtxRetain 7000 0 cuDevicePrimaryCtxRetain",
 ];
 

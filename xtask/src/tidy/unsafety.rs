@@ -49,6 +49,7 @@ const ALLOWED: &[(&str, &str)] = &[
     ("cli/src/program/privileges.rs", "the process's user, and a file's capabilities"),
     ("bindings/preload/src/count.rs", "counters of threads that ended; a C function"),
     ("bindings/preload/src/hooks/", "CUDA's C functions, called and answered"),
+    ("bindings/preload/src/ipc/", "sockets and descriptors; the pool's C ABI; the CUDA driver"),
     ("bindings/preload/src/loader.rs", "the loader: names, handles, objects"),
     ("bindings/preload/src/lookup.rs", "dlsym and cuGetProcAddress"),
     ("bindings/preload/src/place.rs", "the CUDA driver: contexts; the pool's C ABI"),

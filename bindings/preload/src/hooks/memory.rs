@@ -3,9 +3,11 @@
 
 use super::{driver, pass_on, plainly, row};
 use crate::cuda::{DevicePtr, Handle, INVALID_VALUE, Result, SUCCESS};
+use crate::ipc::isolate;
 use crate::pool::{self, Api, Status};
+use crate::settings::Ipc;
 use crate::thread::{self, Serves, Thread};
-use crate::{count, cuda, loader, place, settings, sizes, trace};
+use crate::{count, cuda, ipc, loader, place, settings, sizes, trace};
 use std::ffi::{c_int, c_uint};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -23,7 +25,11 @@ pub fn in_range(bytes: usize) -> bool {
 
 #[cold]
 fn read_min() -> usize {
-    let min = settings::get().min_bytes;
+    let settings = settings::get();
+    if settings.ipc == Ipc::Isolate {
+        isolate::turn_on();
+    }
+    let min = settings.min_bytes;
     MIN_BYTES.store(min, Ordering::Relaxed);
     min
 }
@@ -60,17 +66,30 @@ pub unsafe fn from_pool(
     // SAFETY: a local to fill.
     let status = thread.inside(|| unsafe {
         match pool {
+            pool if isolate::is_on() => {
+                let whole = isolate::rounded(bytes);
+                (api.malloc_aligned)(pool, &raw mut address, whole, isolate::PAGE_BYTES)
+            }
             0 => (api.malloc)(&raw mut address, bytes),
             pool => (api.pool_malloc)(pool, &raw mut address, bytes),
         }
     });
     if status == pool::OK {
-        sizes::note(address, bytes);
+        note_length(address, bytes);
         // SAFETY: as promised.
         unsafe { *to = address as DevicePtr };
         trace::allocated(name, address as DevicePtr, bytes, 0);
     }
     status
+}
+
+/// Keeps the length that a block was asked for.
+#[inline(always)]
+pub fn note_length(address: usize, bytes: usize) {
+    sizes::note(address, bytes);
+    if isolate::is_on() {
+        isolate::note(address, bytes);
+    }
 }
 
 /// # Safety
@@ -129,11 +148,18 @@ pub unsafe extern "C" fn cuMemFree_v2(address: DevicePtr) -> Result {
             && address != 0
             && !thread.is_inside()
         {
+            let marked = ipc::is_marked(address);
+            if marked && ipc::is_imported(address) {
+                return INVALID_VALUE;
+            }
             let mark = trace::freeing(row!(MemFree), address, 0);
             // SAFETY: any address is answered with a status; the caller gives the block up.
             let status = thread.inside(|| unsafe { (api.free)(address as usize) });
             trace::freed(mark, status == pool::OK);
             if status == pool::OK {
+                if marked {
+                    ipc::freed(address);
+                }
                 count::served(thread, row!(MemFree));
                 return SUCCESS;
             }

@@ -6,6 +6,7 @@
 
 pub mod capture;
 pub mod context;
+pub mod ipc;
 pub mod memory;
 pub mod other;
 pub mod query;

@@ -5,11 +5,11 @@
 use super::memory::serving;
 use super::{driver, plainly, row};
 use crate::cuda::pointer as attribute;
-use crate::cuda::{DevicePtr, Handle, INVALID_VALUE, NOT_FOUND, NOT_SUPPORTED, Result, SUCCESS};
+use crate::cuda::{DevicePtr, Handle, INVALID_VALUE, NOT_FOUND, Result, SUCCESS};
+use crate::ipc::{self, isolate};
 use crate::pool::{self, Api};
-use crate::{count, loader, place, sizes, thread};
+use crate::{count, place, sizes, thread};
 use std::ffi::{c_int, c_uint, c_void};
-use std::sync::atomic::AtomicBool;
 
 /// # Safety
 /// As of the driver's, but that either place may be NULL, as programs pass it.
@@ -37,7 +37,7 @@ pub unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) ->
 }
 
 /// What the pool says of an address.
-enum Owned {
+pub enum Owned {
     /// Not the pool's.
     No,
     /// The pool's, and no live block.
@@ -46,11 +46,15 @@ enum Owned {
     Block(usize, usize),
 }
 
-fn owned(address: DevicePtr) -> Owned {
+/// Asks the pool about an address.
+pub fn owned(address: DevicePtr) -> Owned {
     let Some(api) = pool::api().filter(|_| !thread::with(thread::Thread::is_inside)) else {
         return Owned::No;
     };
-    block(api, address)
+    match ipc::imported(address) {
+        Some((base, bytes)) => Owned::Block(base, bytes),
+        None => block(api, address),
+    }
 }
 
 fn block(api: &Api, address: DevicePtr) -> Owned {
@@ -63,7 +67,10 @@ fn block(api: &Api, address: DevicePtr) -> Owned {
     });
     match status {
         pool::OK => {
-            let requested = sizes::requested(base, usable);
+            let requested = match isolate::is_on() {
+                true => isolate::requested(base).unwrap_or(usable),
+                false => sizes::requested(base, usable),
+            };
             // What lies behind the request is not the program's.
             if address as usize - base < requested.max(1) {
                 Owned::Block(base, requested)
@@ -116,8 +123,11 @@ unsafe fn answer(data: *mut c_void, which: c_int, base: usize, bytes: usize) -> 
         match which {
             attribute::RANGE_START => data.cast::<DevicePtr>().write_unaligned(base as DevicePtr),
             attribute::RANGE_SIZE => data.cast::<usize>().write_unaligned(bytes),
-            // A `bool`, of which CUDA writes the byte.
-            attribute::IS_LEGACY_IPC_CAPABLE => data.cast::<u8>().write(0),
+            // A `bool`, of which CUDA writes the byte. Other processes' memory has a handle there.
+            attribute::IS_LEGACY_IPC_CAPABLE => {
+                let own = ipc::imported(base as DevicePtr).is_none();
+                data.cast::<u8>().write(u8::from(own));
+            }
             attribute::BUFFER_ID => match sizes::number(base) {
                 Some(number) => data.cast::<u64>().write_unaligned(number),
                 None => return false,
@@ -266,10 +276,11 @@ pub unsafe extern "C" fn cuMemRetainAllocationHandle(
     handle: *mut u64,
     address: *mut c_void,
 ) -> Result {
-    pinned(
-        address as DevicePtr,
-        || driver!(RetainHandle(handle => *mut u64, address => *mut c_void)),
-    )
+    // As for memory from `cuMemAlloc`: whoever tries takes its way by legacy handles then.
+    if !matches!(owned(address as DevicePtr), Owned::No) {
+        return INVALID_VALUE;
+    }
+    plainly(|| driver!(RetainHandle(handle => *mut u64, address => *mut c_void)))
 }
 
 /// # Safety
@@ -291,20 +302,4 @@ pub unsafe extern "C" fn cuMemGetHandleForAddressRange(
             flags => u64,
         ))
     })
-}
-
-/// # Safety
-/// As of the driver's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuIpcGetMemHandle(handle: *mut c_void, address: DevicePtr) -> Result {
-    if matches!(owned(address), Owned::No) {
-        return plainly(|| driver!(IpcGetMemHandle(handle => *mut c_void, address => DevicePtr)));
-    }
-    static SAID: AtomicBool = AtomicBool::new(false);
-    loader::say_once(
-        &SAID,
-        "cudaIpcGetMemHandle cannot name the pool's memory; run the program with \
-         FOREBAY_IPC=driver, which leaves all allocations to CUDA",
-    );
-    if handle.is_null() { INVALID_VALUE } else { NOT_SUPPORTED }
 }

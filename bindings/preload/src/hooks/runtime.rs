@@ -23,7 +23,7 @@ use crate::cuda::{DevicePtr, Handle, Result, SUCCESS};
 use crate::lookup::HOOKS_COUNT;
 use crate::pool::{self, Api};
 use crate::thread::{self, Thread};
-use crate::{count, trace};
+use crate::{count, ipc, trace};
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -154,7 +154,9 @@ unsafe extern "C" fn malloc(to: *mut DevicePtr, bytes: usize, caller: usize) -> 
 
 unsafe extern "C" fn free(address: DevicePtr, caller: usize) -> Result {
     thread::with(|thread| {
+        // Memory that other processes have, or this one has of theirs, takes the longer way.
         if address != 0
+            && !ipc::is_marked(address)
             && let Some((_, api)) = serving(thread)
         {
             let row = HOOKS_COUNT + FREE;
@@ -249,7 +251,7 @@ fn allocates(name: usize, to: *mut DevicePtr, bytes: usize, stream: Handle) -> b
 #[inline(always)]
 fn frees(name: usize, address: DevicePtr, stream: Handle) -> bool {
     thread::with(|thread| {
-        if address == 0 || !stream_memory::has_lane(stream) {
+        if address == 0 || ipc::is_marked(address) || !stream_memory::has_lane(stream) {
             return false;
         }
         let Some((pool, api)) = serving(thread) else { return false };

@@ -7,12 +7,15 @@
 //! memory pool the program chose. The default memory pool, named, is as good as none named.
 #![allow(non_snake_case, reason = "CUDA's names")]
 
-use super::memory::{drivers_free, from_pool, in_range, note_drivers, refused, serving};
+use super::memory::{
+    drivers_free, from_pool, in_range, note_drivers, note_length, refused, serving,
+};
 use super::{capture, driver, pass_on, plainly, row};
 use crate::cuda::{self, Device, DevicePtr, Handle, Result, SUCCESS};
+use crate::ipc::{self, isolate};
 use crate::pool::{self, Api, Status};
 use crate::thread::{self, Thread};
-use crate::{count, loader, place, sizes, trace};
+use crate::{count, loader, place, trace};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The stream that a `_ptsz` function's handle means.
@@ -52,9 +55,16 @@ pub unsafe fn from_pool_on(
     let stream = lane(stream);
     let mut address = 0;
     // SAFETY: a local to fill.
-    let status = thread.inside(|| unsafe { (api.alloc)(pool, &raw mut address, bytes, stream) });
+    let status = thread.inside(|| unsafe {
+        if isolate::is_on() {
+            let (whole, page) = (isolate::rounded(bytes), isolate::PAGE_BYTES);
+            (api.alloc_aligned)(pool, &raw mut address, whole, page, stream)
+        } else {
+            (api.alloc)(pool, &raw mut address, bytes, stream)
+        }
+    });
     if status == pool::OK {
-        sizes::note(address, bytes);
+        note_length(address, bytes);
         // SAFETY: as promised.
         unsafe { *to = address as DevicePtr };
         trace::allocated(name, address as DevicePtr, bytes, stream);
@@ -143,6 +153,10 @@ fn free(thread: &Thread, row: usize, address: DevicePtr, stream: Handle) -> Opti
     if capture::any_open() && capture::captures(stream) {
         return None;
     }
+    let marked = ipc::is_marked(address);
+    if marked && ipc::is_imported(address) {
+        return Some(cuda::INVALID_VALUE);
+    }
     let known = match thread.serves() {
         Some(thread::Serves::Pool(pool)) if has_lane(stream) => Some(pool),
         _ => None,
@@ -160,6 +174,9 @@ fn free(thread: &Thread, row: usize, address: DevicePtr, stream: Handle) -> Opti
     trace::freed(mark, status == pool::OK);
     match status {
         pool::OK => {
+            if marked {
+                ipc::freed(address);
+            }
             count::served(thread, row);
             Some(SUCCESS)
         }

@@ -1,0 +1,312 @@
+/* Scenarios of ipc.c: limits, threads, children, modes, users. Included there. */
+#ifndef FOREBAY_TEST_IPC_LIMITS_H
+#define FOREBAY_TEST_IPC_LIMITS_H
+
+/* ---- limits ------------------------------------------------------------------------------ */
+
+/* More than the descriptors that a process usually may have. */
+#define PAGES 1100ull
+
+static void few_descriptors(rlim_t limit) {
+  struct rlimit few = {limit, limit};
+  OK(setrlimit(RLIMIT_NOFILE, &few));
+}
+
+static void few_out(void) {
+  CUdeviceptr p = 0;
+  CUipcMemHandle handle;
+  begin();
+  OK(cuMemAlloc_v2(&p, PAGES * 2 * MIB));
+  for (uint64_t i = 0; i < PAGES; i += 31) {
+    OK(cuMemsetD32_v2(p + i * 2 * MIB, 9000u + (unsigned)i, 1));
+  }
+  OK(cuCtxSynchronize());
+  few_descriptors((rlim_t)descriptors() + 20);
+  OK(cuIpcGetMemHandle(&handle, p));
+  put(&handle, sizeof handle);
+  hear('c');
+  OK(cuMemFree_v2(p));
+}
+
+static void few_in(void) {
+  CUipcMemHandle handle;
+  CUdeviceptr q = 0;
+  begin();
+  OK(cuMemAlloc_v2(&q, 1000));
+  take(&handle, sizeof handle);
+  int before = descriptors();
+  few_descriptors((rlim_t)before + 12);
+  CUdeviceptr p = opened(&handle);
+  IS(descriptors() <= before + 2, 1);
+  for (uint64_t i = 0; i < PAGES; i += 31) {
+    IS(word(p + i * 2 * MIB), 9000u + i);
+  }
+  OK(cuIpcCloseMemHandle(p));
+  settle(before);
+  say('c');
+}
+
+/* ---- threads, children ------------------------------------------------------------------- */
+
+static CUipcMemHandle shared[16];
+static CUcontext shared_context;
+
+static void *opens_and_closes(void *seed) {
+  unsigned state = (unsigned)(uintptr_t)seed;
+  OK(cuCtxSetCurrent(shared_context));
+  for (int i = 0; i < 300; i++) {
+    state = state * 1664525u + 1013904223u;
+    unsigned which = state >> 28;
+    CUdeviceptr p = opened(&shared[which]);
+    IS(word(p + 4 * (state >> 8 & 255)), 100 + which);
+    OK(cuIpcCloseMemHandle(p));
+  }
+  return NULL;
+}
+
+static void threads_out(void) {
+  CUdeviceptr p = 0;
+  begin();
+  for (unsigned i = 0; i < 16; i++) {
+    OK(cuMemAlloc_v2(&p, 1024 + 4096 * (size_t)i));
+    fill(p, 100 + i, 256);
+    OK(cuIpcGetMemHandle(&shared[i], p));
+  }
+  put(shared, sizeof shared);
+  hear('d');
+}
+
+static void threads_in(void) {
+  pthread_t threads[6];
+  shared_context = begin();
+  take(shared, sizeof shared);
+  for (uintptr_t i = 0; i < 6; i++) {
+    OK(pthread_create(&threads[i], NULL, opens_and_closes, (void *)(i * 77 + 1)));
+  }
+  for (int i = 0; i < 6; i++) {
+    OK(pthread_join(threads[i], NULL));
+  }
+  say('d');
+}
+
+/* Children of either process neither answer, nor keep anything, nor take anything away. */
+static void children_out(void) {
+  CUdeviceptr p = 0;
+  int status = 0;
+  large_out(&p);
+  pid_t child = fork();
+  if (child == 0) {
+    CUipcMemHandle handle;
+    IS(cuIpcGetMemHandle(&handle, p) != SUCCESS, 1);
+    exit(0);
+  }
+  IS(waitpid(child, &status, 0), child);
+  IS(status, 0);
+  say('f');
+  hear('c');
+  OK(cuMemFree_v2(p));
+  IS(can_have(LARGE), 1);
+}
+
+static void children_in(void) {
+  CUipcMemHandle handle;
+  int status = 0;
+  begin();
+  take(&handle, sizeof handle);
+  CUdeviceptr p = opened(&handle), q = 0;
+  say('o');
+  hear('f');
+  pid_t child = fork();
+  if (child == 0) {
+    IS(cuIpcOpenMemHandle_v2(&q, handle, 1) != SUCCESS, 1);
+    IS(cuIpcCloseMemHandle(p) != SUCCESS, 1);
+    exit(0);
+  }
+  IS(waitpid(child, &status, 0), child);
+  IS(status, 0);
+  IS(word(p), 5);
+  OK(cuIpcCloseMemHandle(p));
+  /* Another listener was not needed: the socket is there still. */
+  p = opened(&handle);
+  OK(cuIpcCloseMemHandle(p));
+  say('c');
+}
+
+/* ---- modes ------------------------------------------------------------------------------- */
+
+/* No block's page has another block. */
+static void isolated_out(void) {
+  CUdeviceptr p[3] = {0}, base = 0;
+  size_t bytes = 0;
+  CUipcMemHandle handle;
+  begin();
+  OK(cuMemAlloc_v2(&p[0], 100));
+  OK(cuMemAlloc_v2(&p[1], 3 * MIB));
+  OK(cuMemAllocAsync(&p[2], 70000, NULL));
+  size_t asked[3] = {100, 3 * MIB, 70000};
+  for (int i = 0; i < 3; i++) {
+    IS(p[i] % (2 * MIB), 0);
+    OK(cuMemGetAddressRange_v2(&base, &bytes, p[i] + asked[i] - 1));
+    IS(base, p[i]);
+    IS(bytes, asked[i]);
+    fill(p[i], 60u + (unsigned)i, asked[i] / 4);
+    OK(cuIpcGetMemHandle(&handle, p[i]));
+    put(&handle, sizeof handle);
+  }
+  hear('c');
+  for (int i = 0; i < 3; i++) {
+    OK(cuMemFree_v2(p[i]));
+  }
+  IS(served("cuMemAlloc_v2") == 2 && served("cuMemAllocAsync") == 1, 1);
+}
+
+static void isolated_in(void) {
+  CUipcMemHandle handle;
+  begin();
+  for (unsigned i = 0; i < 3; i++) {
+    take(&handle, sizeof handle);
+    CUdeviceptr p = opened(&handle);
+    IS(p % (2 * MIB), 0);
+    IS(word(p), 60 + i);
+    OK(cuIpcCloseMemHandle(p));
+  }
+  say('c');
+}
+
+/* The driver's own handles, of memory that is the driver's: passed on. */
+static void drivers_out(void) {
+  CUdeviceptr p = 0;
+  CUipcMemHandle handle;
+  begin();
+  OK(cuMemAlloc_v2(&p, 1000));
+  IS(served("cuMemAlloc_v2") <= 0, 1);
+  fill(p, 90, 250);
+  OK(cuIpcGetMemHandle(&handle, p));
+  put(&handle, sizeof handle);
+  hear('c');
+  OK(cuMemFree_v2(p));
+  IS(served("cuIpcGetMemHandle") <= 0, 1);
+}
+
+static void drivers_in(void) {
+  CUipcMemHandle handle;
+  begin();
+  take(&handle, sizeof handle);
+  CUdeviceptr p = opened(&handle);
+  IS(word(p), 90);
+  OK(cuIpcCloseMemHandle(p));
+  IS(served("cuIpcOpenMemHandle_v2") <= 0, 1);
+  IS(served("cuIpcCloseMemHandle") <= 0, 1);
+  say('c');
+}
+
+/* A handle of a pool's, where no pool serves. */
+static void unserved_in(void) {
+  CUipcMemHandle handle;
+  CUdeviceptr p = 0;
+  setenv("FOREBAY_IPC", "driver", 1);
+  begin();
+  take(&handle, sizeof handle);
+  IS(cuIpcOpenMemHandle_v2(&p, handle, 1), NOT_SUPPORTED);
+  say('o');
+}
+
+static void unserved_out(void) {
+  CUdeviceptr p = 0;
+  large_out(&p);
+}
+
+/* The exporter cannot listen. */
+static void refused(void) {
+  CUdeviceptr p = 0;
+  CUipcMemHandle handle;
+  begin();
+  OK(cuMemAlloc_v2(&p, 1000));
+  IS(cuIpcGetMemHandle(&handle, p), NOT_SUPPORTED);
+  IS(cuIpcGetMemHandle(&handle, p), NOT_SUPPORTED);
+  OK(cuMemFree_v2(p));
+}
+
+/* Memory of device 0, opened in a context of device 1, then in one of its own. */
+static void peers_in(void) {
+  CUipcMemHandle handle;
+  CUcontext context = NULL;
+  CUdeviceptr p = 0;
+  OK(cuInit(0));
+  OK(cuDevicePrimaryCtxRetain(&context, 1));
+  OK(cuCtxSetCurrent(context));
+  take(&handle, sizeof handle);
+  IS(cuIpcOpenMemHandle_v2(&p, handle, 1), 217);
+  begin();
+  p = opened(&handle);
+  IS(word(p), 41);
+  fill(p, 43, 1);
+  say('w');
+  OK(cuIpcCloseMemHandle(p));
+}
+
+/* ---- users ------------------------------------------------------------------------------- */
+
+#define NOBODY 65534
+
+/* The exporter is another user's: its socket is out of reach, and it answers nobody but its own. */
+static void users_out(void) {
+  CUdeviceptr p = 0;
+  CUipcMemHandle handle;
+  OK(setgid(NOBODY));
+  OK(setuid(NOBODY));
+  OK(unsetenv("XDG_RUNTIME_DIR"));
+  begin();
+  OK(cuMemAlloc_v2(&p, 1000));
+  OK(cuIpcGetMemHandle(&handle, p));
+  put(&handle, sizeof handle);
+  hear('d');
+}
+
+static void socket_path(char *to, size_t bytes, const char *folder, const CUipcMemHandle *handle) {
+  uint32_t process = 0;
+  uint64_t nonce = 0;
+  memcpy(&process, handle->reserved + 8, 4);
+  memcpy(&nonce, handle->reserved + 16, 8);
+  snprintf(to, bytes, "%s/%u-%016llx.sock", folder, process, (unsigned long long)nonce);
+}
+
+static void users_in(void) {
+  CUipcMemHandle handle;
+  CUdeviceptr p = 0;
+  struct sockaddr_un address = {.sun_family = AF_UNIX};
+  char folder[64], path[108];
+  begin();
+  take(&handle, sizeof handle);
+  IS(cuIpcOpenMemHandle_v2(&p, handle, 1), MAP_FAILED_);
+  /* The administrator reaches the socket, and is refused: the connection ends without a word. */
+  snprintf(folder, sizeof folder, "/tmp/forebay-%d", NOBODY);
+  socket_path(address.sun_path, sizeof address.sun_path, folder, &handle);
+  int line = socket(AF_UNIX, SOCK_SEQPACKET, 0);
+  OK(connect(line, (struct sockaddr *)&address, sizeof address));
+  uint64_t message[8] = {1, 1};
+  memcpy(&message[2], handle.reserved + 24, 8);
+  IS(send(line, message, sizeof message, MSG_NOSIGNAL) <= (ssize_t)sizeof message, 1);
+  ssize_t answer = recv(line, message, sizeof message, 0);
+  IS(answer == 0 || (answer < 0 && errno == ECONNRESET), 1);
+  close(line);
+  /* A listener of another user's in a folder of one's own is not believed. */
+  const char *runtime = getenv("XDG_RUNTIME_DIR");
+  snprintf(folder, sizeof folder, "%.50s/forebay", runtime);
+  mkdir(folder, 0700);
+  socket_path(path, sizeof path, folder, &handle);
+  memcpy(address.sun_path, path, sizeof path);
+  line = socket(AF_UNIX, SOCK_SEQPACKET, 0);
+  OK(bind(line, (struct sockaddr *)&address, sizeof address));
+  OK(seteuid(NOBODY));
+  OK(listen(line, 4));
+  OK(seteuid(0));
+  IS(cuIpcOpenMemHandle_v2(&p, handle, 1), MAP_FAILED_);
+  int came = accept(line, NULL, NULL);
+  IS(came >= 0, 1);
+  IS(recv(came, message, sizeof message, 0), 0);
+  unlink(path);
+  say('d');
+}
+
+#endif
