@@ -113,7 +113,7 @@ fn names(text: &str) -> Option<()> {
 }
 
 fn file(text: &str) -> Option<()> {
-    (!text.is_empty() && !text.contains('\0')).then_some(())
+    (!text.trim().is_empty() && !text.contains('\0')).then_some(())
 }
 
 fn ipc(text: &str) -> Option<()> {
@@ -433,7 +433,7 @@ mod tests {
     fn a_malformed_value_changes_nothing() {
         for variable in VARIABLES {
             // Names of programs may be almost anything.
-            let names = ["FOREBAY_PRELOAD_ONLY", "FOREBAY_PRELOAD_NOT"].contains(&variable.name);
+            let names = ["_ONLY", "_NOT", "_TRACE"].iter().any(|end| variable.name.ends_with(end));
             let values = ["", " ", "12 apples", "none,poison", "-1", "\u{fffd}"];
             for value in &values[..if names { 2 } else { values.len() }] {
                 let mut config = Config::default();
