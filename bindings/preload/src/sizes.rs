@@ -75,7 +75,7 @@ pub fn number(address: usize) -> Option<u64> {
     let count = entry(address)?.load(Ordering::Relaxed) >> COUNT_SHIFT;
     let mut numbers = NUMBERS.lock().unwrap_or_else(PoisonError::into_inner);
     let known = numbers.get_or_insert_default().entry(address).or_insert((0, 0));
-    if known.0 != count {
+    if known.1 == 0 || known.0 != count {
         *known = (count, NEXT.fetch_add(1, Ordering::Relaxed));
     }
     Some(known.1)

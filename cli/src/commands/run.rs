@@ -59,8 +59,10 @@ fn environment(args: &RunArgs) -> Result<Vec<(&'static str, OsString)>, Failure>
     }
     if let Some(file) = &args.trace {
         let told = |e: std::io::Error| Failure::Code(125, format!("{}: {e}", file.display()));
-        // Made now: a place that cannot be written is told before the program starts.
-        std::fs::File::create(file).map_err(told)?;
+        // Made now: a place that cannot be written is told before the program starts. What is
+        // there stays: the library then writes beside it.
+        let mut open = std::fs::OpenOptions::new();
+        open.write(true).create(true).truncate(false).open(file).map_err(told)?;
         set.push(("FOREBAY_PRELOAD_TRACE", std::path::absolute(file).map_err(told)?.into()));
     }
     Ok(set)

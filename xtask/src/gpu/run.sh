@@ -146,15 +146,12 @@ find_runtime() {
 find_runtime
 
 # both NAME LIMIT EXPECTED COMMAND...: without and with the preload library; EXPECTED is the file
-# with what is to be printed, or - for a program that checks itself. Beside it may be one of its own
-# for the preload library, such as sample.preload.txt.
+# with what is to be printed, or - for a program that checks itself.
 both() {
   local name="$1" limit="$2" expected="$3" preload="$here/lib/libforebay_preload.so"
   shift 3
   local run='if [[ $1 == - ]]; then "${@:2}"; else "${@:2}" | diff "$1" -; fi'
   step "$name" "$limit" bash -o pipefail -c "$run" run "$expected" "$@"
-  local own="${expected%.txt}.preload.txt"
-  [[ -f "$own" ]] && expected="$own"
   step "$name.preload" "$limit" bash -o pipefail -c "$run" run "$expected" \
     env LD_PRELOAD="$preload" "$@"
 }

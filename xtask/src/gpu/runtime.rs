@@ -45,10 +45,6 @@ pub fn build(to: &Path, staged: &Staged) -> Outcome<()> {
         keep(&format!("{EXAMPLE}/{name}"), &source.join(name))?;
     }
     let printed = proc::read(format!("{EXAMPLE}/expected.txt"))?;
-    // The pool's memory has no handle for another process.
-    let line = |l: &str| if l.starts_with("ipc ") { "ipc not available\n" } else { l }.to_owned();
-    let preloaded: String = printed.split_inclusive('\n').map(line).collect();
     std::fs::write(to.join("sample.txt"), &printed).map_err(told)?;
-    std::fs::write(to.join("sample.preload.txt"), preloaded).map_err(told)?;
     keep(&format!("{PROGRAMS}/expected.txt"), &to.join("calls.txt"))
 }

@@ -20,7 +20,11 @@ pub unsafe extern "C" fn cuIpcGetMemHandle(handle: *mut c_void, address: DeviceP
         Owned::Block(base, bytes) => (base, bytes),
         Owned::Free => return INVALID_VALUE,
         Owned::No => {
-            thread::with(|thread| count::passed(thread, row!(IpcGetMemHandle)));
+            thread::with(|thread| {
+                if !thread.is_inside() {
+                    count::passed(thread, row!(IpcGetMemHandle));
+                }
+            });
             let call = || driver!(IpcGetMemHandle(handle => *mut c_void, address => DevicePtr));
             return plainly(call);
         }

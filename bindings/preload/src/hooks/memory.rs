@@ -1,6 +1,7 @@
 //! `cuMemAlloc`, `cuMemFree`, `cuMemAllocPitch`: memory with `cudaMalloc`'s meaning.
 #![allow(non_snake_case, reason = "CUDA's names")]
 
+use super::stream_memory::trace_lane;
 use super::{driver, pass_on, plainly, row};
 use crate::cuda::{DevicePtr, Handle, INVALID_VALUE, Result, SUCCESS};
 use crate::ipc::isolate;
@@ -134,7 +135,7 @@ pub fn note_drivers(
         let address = unsafe { *to };
         place::driver_allocated(address);
         if !thread.is_inside() {
-            trace::allocated(name, address, bytes, stream);
+            trace::allocated(name, address, bytes, trace_lane(stream));
         }
     }
 }
@@ -182,7 +183,7 @@ pub fn drivers_free(
     stream: Handle,
     call: impl FnOnce() -> Result,
 ) -> Result {
-    let mark = trace::freeing(name, address, stream);
+    let mark = trace::freeing(name, address, trace_lane(stream));
     let result = plainly(call);
     trace::freed(mark, result == SUCCESS && address != 0);
     result

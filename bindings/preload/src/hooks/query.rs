@@ -53,6 +53,8 @@ pub fn owned(address: DevicePtr) -> Owned {
     };
     match ipc::imported(address) {
         Some((base, bytes)) => Owned::Block(base, bytes),
+        // The block's neighbours are another process's.
+        None if ipc::is_on_imported_page(address) => Owned::Free,
         None => block(api, address),
     }
 }
@@ -68,7 +70,7 @@ fn block(api: &Api, address: DevicePtr) -> Owned {
     match status {
         pool::OK => {
             let requested = match isolate::is_on() {
-                true => isolate::requested(base).unwrap_or(usable),
+                true => isolate::requested(base).map_or(usable, |bytes| bytes.min(usable)),
                 false => sizes::requested(base, usable),
             };
             // What lies behind the request is not the program's.

@@ -29,6 +29,13 @@ pub fn lane(stream: Handle) -> Handle {
     if stream == cuda::STREAM_LEGACY { 0 } else { stream }
 }
 
+/// What a trace calls a stream: one name for the legacy default stream. A thread's own has none, as
+/// the pool has no lane for it.
+#[inline(always)]
+pub fn trace_lane(stream: Handle) -> Handle {
+    if stream == cuda::STREAM_PER_THREAD { 0 } else { lane(stream) }
+}
+
 /// Whether stream-ordered memory of the current device comes from a pool of the program's choice.
 #[inline(always)]
 pub fn is_programs_choice() -> bool {
@@ -161,7 +168,7 @@ fn free(thread: &Thread, row: usize, address: DevicePtr, stream: Handle) -> Opti
         Some(thread::Serves::Pool(pool)) if has_lane(stream) => Some(pool),
         _ => None,
     };
-    let mark = trace::freeing(row, address, lane(stream));
+    let mark = trace::freeing(row, address, trace_lane(stream));
     let mut status = pool::NOT_OWNED;
     if let Some(pool) = known {
         let stream = lane(stream);
@@ -180,7 +187,11 @@ fn free(thread: &Thread, row: usize, address: DevicePtr, stream: Handle) -> Opti
             count::served(thread, row);
             Some(SUCCESS)
         }
-        DRIVERS_ERROR => Some(synchronize(stream)),
+        DRIVERS_ERROR => Some(match synchronize(stream) {
+            // Nothing was freed, whatever the stream says by now.
+            SUCCESS => cuda::INVALID_VALUE,
+            error => error,
+        }),
         status => refused(status, address),
     }
 }

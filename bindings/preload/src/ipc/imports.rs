@@ -19,6 +19,8 @@ struct Import {
     /// Where the block begins, in the first page.
     address: usize,
     bytes: usize,
+    /// Length of all its pages.
+    mapped: usize,
     /// Whose it is, and where it is mapped.
     id: Id,
     context: Context,
@@ -115,9 +117,10 @@ pub fn open(handle: &Handle, target: Target<'_>) -> Result<usize, Refusal> {
         Ok((page, export, link)) => {
             let address = page + export.offset as usize;
             let bytes = handle.bytes as usize;
-            let context = target.context;
-            let import = Import { address, bytes, id, context, references: 1, link };
+            let (context, mapped) = (target.context, export.bytes as usize);
+            let import = Import { address, bytes, mapped, id, context, references: 1, link };
             imports.by_page.insert(page, import);
+            crate::sizes::note(address, bytes);
             imports.by_id.insert(id, State::There(page));
             super::mark(page);
             Ok(address)
@@ -257,6 +260,13 @@ pub fn find(address: usize) -> Option<(usize, usize)> {
     let (_, import) = guard.as_ref()?.by_page.range(..=address).next_back()?;
     let inside = address.checked_sub(import.address)? < import.bytes;
     inside.then_some((import.address, import.bytes))
+}
+
+/// Whether an address lies on the pages of a block that is mapped here.
+pub fn covers(address: usize) -> bool {
+    let guard = lock();
+    let found = guard.as_ref().and_then(|i| i.by_page.range(..=address).next_back());
+    found.is_some_and(|(page, import)| address - page < import.mapped)
 }
 
 /// Whether an address is the first page's of a block that is mapped: the pool would free it.

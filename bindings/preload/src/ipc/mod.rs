@@ -105,6 +105,11 @@ pub fn is_imported(address: DevicePtr) -> bool {
     !is_child() && imports::is_page(address as usize)
 }
 
+/// Whether an address lies on another process's page, in its block or beside it.
+pub fn is_on_imported_page(address: DevicePtr) -> bool {
+    any() && !is_child() && imports::covers(address as usize)
+}
+
 /// The program has freed a block of the pool's.
 #[cold]
 pub fn freed(address: DevicePtr) {
