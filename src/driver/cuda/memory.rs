@@ -6,6 +6,7 @@
 //! property is announced once and never asked for again. Cost: that of the driver's calls.
 
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use cust_raw::{
@@ -189,8 +190,16 @@ impl CudaDriver {
     pub(super) fn release_page(&self, page: PageHandle) -> DriverResult<()> {
         let call = Call::Release;
         let inside = self.contexts.enter(call, true)?;
+        self.release_refused();
         // SAFETY: the pool releases what `create_page` or `import_page` gave, once.
         inside.check(call, unsafe { self.api.mem_release(page.0) })
+    }
+
+    /// Tries again to let imported pages go that are not used. The context has been entered.
+    fn release_refused(&self) {
+        let mut held = self.refused_pages.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: pages that `import_page` kept to itself, each released once.
+        held.retain(|&page| unsafe { self.api.mem_release(page) } != codes::SUCCESS);
     }
 
     /// Maps pages side by side; how many were mapped before the one that failed. The context is
@@ -310,15 +319,19 @@ impl CudaDriver {
         }
         match self.is_own_page(&inside, call, page) {
             Ok(true) => Ok(PageHandle(page)),
-            refused => {
-                // SAFETY: the page that was just imported, which nobody knows yet.
-                let released = unsafe { self.api.mem_release(page) };
-                if released != codes::SUCCESS {
-                    let why = codes::sentence(released);
-                    tracing::warn!("an imported page that is not used stays held: {why}");
-                }
-                Err(refused.err().unwrap_or(DriverError { call, code: Code::InvalidHandle }))
+            Ok(false) => {
+                let mut held = self.refused_pages.lock().unwrap_or_else(PoisonError::into_inner);
+                held.push(page);
+                drop(held);
+                self.release_refused();
+                Err(DriverError { call, code: Code::InvalidHandle })
             }
+            // SAFETY: the page that was just imported, which nobody knows yet.
+            Err(error) => match unsafe { self.api.mem_release(page) } {
+                codes::SUCCESS => Err(error),
+                // Neither told nor let go: the pool has it, and lets it go when it can.
+                _ => Ok(PageHandle(page)),
+            },
         }
     }
 

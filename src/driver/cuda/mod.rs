@@ -127,6 +127,8 @@ pub struct CudaDriver {
     fallbacks: Mutex<Vec<Fallback>>,
     /// What trials hold that the driver has not taken back.
     trials: Mutex<Vec<open::Trial>>,
+    /// Imported pages that are not used and CUDA has not taken back.
+    refused_pages: Mutex<Vec<u64>>,
     /// Objects of graphs that no graph took and CUDA has not taken back.
     objects: Mutex<Vec<usize>>,
 }

@@ -367,6 +367,7 @@ fn describe(api: &Arc<Api>, ordinal: i32) -> Result<CudaDriver> {
         context_events_refused: AtomicBool::new(false),
         fallbacks: Mutex::new(Vec::new()),
         trials: Mutex::new(Vec::new()),
+        refused_pages: Mutex::default(),
         objects: Mutex::new(Vec::new()),
     };
     if !context_events {
