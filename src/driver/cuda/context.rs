@@ -17,10 +17,10 @@
 //! until then the number cannot be another. Where the driver has no such number, its answers about
 //! our own events tell.
 //!
-//! Cost a call: one look at the thread's context, and once in [`FRESH`] one at its number; where the
-//! context is another, a push and a pop; where captures could object, two exchanges of the capture
-//! mode. Each is a driver call that waits for nothing; [`Contexts::within`] makes them once for
-//! several calls.
+//! Cost a call: one look at the thread's context, and once in [`FRESH`] one at its number; where
+//! the context is another, a push and a pop; where captures could object, two exchanges of the
+//! capture mode. Each is a driver call that waits for nothing; [`Contexts::within`] makes them
+//! once for several calls.
 
 use std::cell::Cell;
 use std::sync::Arc;

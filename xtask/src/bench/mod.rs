@@ -7,6 +7,7 @@
 
 mod cuda;
 mod gather;
+mod kv;
 mod pool;
 mod preload;
 mod traces;
@@ -19,7 +20,7 @@ use std::ffi::OsString;
 use std::path::Path;
 
 /// The command's form.
-pub const USAGE: &str = "bench [pool|traces|gather|cuda|preload] [--quick] [--json FILE]";
+pub const USAGE: &str = "bench [pool|traces|gather|cuda|preload|kv] [--quick] [--json FILE]";
 
 /// One measured figure.
 #[derive(Clone, PartialEq, Debug)]
@@ -90,6 +91,7 @@ const GROUPS: &[Group] = &[
     ("gather", gather::run),
     ("cuda", cuda::run),
     ("preload", preload::run),
+    ("kv", kv::run),
 ];
 
 /// The environment of a program that is to find the simulated CUDA driver in `folder`: devices
