@@ -76,7 +76,8 @@ impl World {
             max_blocks: 2 + rng.below(20) as u32,
             prefixes,
             policy: [Policy::Lru, Policy::PriorityLru, Policy::SegmentedLru][rng.below(3)],
-            hashing: [Hashing::Xxh3, Hashing::Sha256, Hashing::Blake3([3; 32])][rng.below(3)],
+            hashing: [Hashing::Xxh3, Hashing::Sha256, Hashing::Blake3([3; 32]), Hashing::Poor]
+                [rng.below(4)],
             dedupe: rng.chance(50),
             partial: rng.chance(50),
             watermark: rng.below(3) as u32,
