@@ -64,17 +64,23 @@ export! {
         driver.cuDeviceCanAccessPeer(to, device, peer)
     }
 
-    /// Opens a peer's memory to the current device.
+    /// Opens a peer's memory to the current device: 101 for itself.
     fn cudaDeviceEnablePeerAccess(peer: i32, flags: u32) {
         let driver = state::ready()?;
         state::checked(driver, peer)?;
+        if peer == state::current_device(driver) {
+            return Err(ERROR_INVALID_DEVICE);
+        }
         driver.cuCtxEnablePeerAccess(state::primary(driver, peer)?, flags)
     }
 
-    /// Takes that back.
+    /// Takes that back; a device has no peer access to itself.
     fn cudaDeviceDisablePeerAccess(peer: i32) {
         let driver = state::ready()?;
         state::checked(driver, peer)?;
+        if peer == state::current_device(driver) {
+            return Err(ERROR_PEER_ACCESS_NOT_ENABLED);
+        }
         driver.cuCtxDisablePeerAccess(state::primary(driver, peer)?)
     }
 
