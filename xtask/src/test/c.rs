@@ -2,11 +2,12 @@
 //!
 //! Owns the order: build the library with cargo, look at it and at the header, configure and
 //! run `ctest` (which also runs some programs under Valgrind, and builds the consumer project
-//! against an installation), then the C and C++ programs once more with AddressSanitizer.
+//! against an installation, whose preload library serves a program on the simulated CUDA), then
+//! the C and C++ programs once more with AddressSanitizer.
 //! Writes only below `target`.
 
-use super::Options;
-use super::library;
+use super::runtime::stage_runtime;
+use super::{Options, library};
 use crate::report::Tally;
 use crate::tools::{self, Tools};
 use crate::{Outcome, proc};
@@ -37,13 +38,19 @@ pub fn run(_options: Options) -> Tally {
 
 fn with_cmake(tools: &Tools, tally: &mut Tally) {
     let build = proc::target_dir().join("cmake");
-    build_and_test(tools, &build, "c::cmake_build", &[], None, tally);
+    match stage_runtime() {
+        Ok(staged) => {
+            let simulated = format!("-DFOREBAY_SIMULATED={}", staged.folder.display());
+            build_and_test(tools, &build, "c::cmake_build", &[&simulated], None, tally);
+        }
+        Err(why) => tally.check("c::stage", Err(why)),
+    }
     if let Err(why) = library::compiler_has_asan() {
         return tally.skip("c::address_sanitizer", &why);
     }
     println!("with AddressSanitizer:");
     let build = proc::target_dir().join("cmake-asan");
-    let setting = ["-DFOREBAY_SANITIZE=address"];
+    let setting = ["-DFOREBAY_SANITIZE=address", "-DFOREBAY_COMMAND=OFF"];
     build_and_test(tools, &build, "c::asan_build", &setting, Some(NOT_SANITIZED), tally);
 }
 
