@@ -3,6 +3,7 @@
 use crate::driver;
 use crate::entry::{export, place};
 use crate::state;
+use crate::symbol;
 use crate::types::*;
 use std::ffi::{c_char, c_void};
 
@@ -49,9 +50,14 @@ export! {
         state::ready()?.cuCtxSynchronize()
     }
 
-    /// Ends all that is in the current device's primary context.
+    /// Ends all that is in the current device's primary context. Of a context that the program
+    /// has made current by the driver only the runtime's own is ended: what it has for variables.
     fn cudaDeviceReset() {
         let driver = state::driver()?;
+        let context = state::context(driver)?;
+        if context != 0 && !state::is_primary(context) {
+            return symbol::forget(driver, context);
+        }
         state::reset(driver, state::current_device(driver))
     }
 

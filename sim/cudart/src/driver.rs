@@ -205,6 +205,7 @@ table! {
         cuDevicePrimaryCtxReset(device: i32) = "cuDevicePrimaryCtxReset", 7000;
         cuCtxSetCurrent(context: Context) = "cuCtxSetCurrent", 4000;
         cuCtxGetCurrent(context: *mut Context) = "cuCtxGetCurrent", 4000;
+        cuCtxGetFlags(flags: *mut u32) = "cuCtxGetFlags", 7000;
         cuCtxGetDevice(device: *mut i32) = "cuCtxGetDevice", 2000;
         cuCtxGetLimit(value: *mut usize, limit: u32) = "cuCtxGetLimit", 3010;
         cuCtxSetLimit(limit: u32, value: usize) = "cuCtxSetLimit", 3010;

@@ -231,6 +231,11 @@ pub fn lives(context: Context, generation: u64) -> bool {
     })
 }
 
+/// Whether this is a primary context that this runtime has ever retained.
+pub fn is_primary(context: Context) -> bool {
+    PRIMARIES.iter().any(|p| p.handle.load(Ordering::Acquire) == context)
+}
+
 /// Ends all that is in a device's primary context; the next call that needs it retains it again.
 pub fn reset(driver: &Driver, device: i32) -> Answer {
     let slot = PRIMARIES.get(device as usize).ok_or(ERROR_INVALID_DEVICE)?;

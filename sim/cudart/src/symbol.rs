@@ -50,6 +50,18 @@ fn zeros(driver: &Driver, bytes: usize) -> Result<u64, Code> {
     Ok(at)
 }
 
+/// Frees what variables have in the current context.
+pub fn forget(driver: &Driver, context: Context) -> Answer {
+    let mut gone = Vec::new();
+    for variable in registered().variables.values_mut() {
+        let (here, elsewhere) = variable.places.iter().partition(|p| p.context == context);
+        gone.extend::<Vec<Place>>(here);
+        variable.places = elsewhere;
+    }
+    // SAFETY: this library's own memory, which nobody knows any more.
+    gone.iter().try_for_each(|place| unsafe { driver.cuMemFree(place.at) })
+}
+
 /// Frees variables whose library goes away while the runtime runs. What is in contexts that were
 /// reset since is gone; failures are nobody's.
 pub fn give_back<'a>(places: impl Iterator<Item = &'a Place>) {

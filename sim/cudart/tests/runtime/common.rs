@@ -172,6 +172,8 @@ functions! { runtime:
     fn cudaDeviceGetLimit(to: *mut usize, limit: u32) -> i32;
     fn cudaDeviceSetLimit(limit: u32, value: usize) -> i32;
     fn cudaDeviceGetStreamPriorityRange(least: *mut i32, greatest: *mut i32) -> i32;
+    fn cudaSetDeviceFlags(flags: u32) -> i32;
+    fn cudaGetDeviceFlags(to: *mut u32) -> i32;
     fn cudaDeviceSynchronize() -> i32;
     fn cudaDeviceReset() -> i32;
     fn cudaGetDriverEntryPoint(name: *const c_char, to: *mut Void, flags: u64, said: *mut u32)
@@ -368,6 +370,15 @@ pub fn register(name: &CStr, address: &'static u8) -> (u64, u64) {
     let none = std::ptr::null_mut();
     __cudaRegisterFunction(binary, function, none, name.as_ptr(), -1, none, none, none, none, none);
     (binary, function)
+}
+
+/// Registers a variable of 16 bytes under an address of its own.
+pub fn variable(address: &'static u8) -> (u64, u64) {
+    let binary = __cudaRegisterFatBinary(std::ptr::null_mut());
+    let symbol = std::ptr::from_ref(address) as u64;
+    let none = std::ptr::null_mut();
+    __cudaRegisterVar(binary, symbol, none, c"variable".as_ptr(), 0, 16, 0, 0);
+    (binary, symbol)
 }
 
 /// Device memory with these words.

@@ -250,15 +250,6 @@ fn a_launchs_shape_waits_on_its_thread() {
     pop(52);
 }
 
-/// Registers a variable of 16 bytes under an address of its own.
-fn variable(address: &'static u8) -> (u64, u64) {
-    let binary = __cudaRegisterFatBinary(std::ptr::null_mut());
-    let symbol = std::ptr::from_ref(address) as u64;
-    let none = std::ptr::null_mut();
-    __cudaRegisterVar(binary, symbol, none, c"variable".as_ptr(), 0, 16, 0, 0);
-    (binary, symbol)
-}
-
 #[test]
 fn a_variables_first_copy_is_behind_its_zeros_whatever_its_stream() {
     let _turn = turn();
