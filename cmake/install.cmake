@@ -18,12 +18,12 @@ install(PROGRAMS "$<TARGET_FILE:forebay>" DESTINATION forebay/lib RENAME libfore
 
 # ---- the preload library, beside libforebay.so.0, and the command, which looks for it in the
 # lib folder of its own prefix
-if(FOREBAY_PRELOAD)
+if(FOREBAY_BUILD_PRELOAD)
   install(PROGRAMS "${forebay_PRELOAD}" DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT runtime)
   install(PROGRAMS "${forebay_PRELOAD}" DESTINATION forebay/lib
     COMPONENT python EXCLUDE_FROM_ALL)
 endif()
-if(FOREBAY_COMMAND)
+if(FOREBAY_BUILD_COMMAND)
   install(PROGRAMS "${FOREBAY_COMMAND_FILE}" DESTINATION "${CMAKE_INSTALL_BINDIR}"
     COMPONENT runtime)
 endif()
@@ -44,7 +44,7 @@ else()
   set(FOREBAY_PC_INCLUDEDIR "\${prefix}/${CMAKE_INSTALL_INCLUDEDIR}")
 endif()
 set(_pc forebay)
-if(FOREBAY_PRELOAD)
+if(FOREBAY_BUILD_PRELOAD)
   list(APPEND _pc forebay-preload)
 endif()
 foreach(name IN LISTS _pc)

@@ -81,7 +81,7 @@ forebay_check_file(dynamic_shipped check_dynamic.cmake ${_readelf} ${_soname}
   "-DLIBRARY=$<TARGET_FILE:forebay>")
 forebay_check_file(dynamic_cdylib check_dynamic.cmake ${_readelf} ${_soname}
   "-DLIBRARY=${FOREBAY_CDYLIB}")
-if(FOREBAY_PRELOAD)
+if(FOREBAY_BUILD_PRELOAD)
   forebay_check_file(dynamic_preload check_dynamic.cmake ${_readelf}
     -DSONAME=libforebay_preload.so -DUNVERSIONED=ON "-DLIBRARY=${forebay_PRELOAD}")
 endif()
