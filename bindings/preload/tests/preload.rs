@@ -130,6 +130,13 @@ fn captured_allocations_stay_the_driver_s() {
     }
 }
 
+#[test]
+fn each_call_is_counted_once() {
+    let program = linked("counted.c", "counted");
+    ends_well(preloaded(&program).env_remove("LD_PRELOAD"));
+    ends_well(&mut preloaded(&program));
+}
+
 /// The same through CUDA's runtime, the simulated one, where `cargo xtask test preload` names it.
 #[test]
 fn captured_allocations_of_the_runtime_stay_the_driver_s() {

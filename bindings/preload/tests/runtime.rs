@@ -20,6 +20,17 @@ fn calls_answered_early_are_as_the_runtimes_own() {
     }
 }
 
+/// The library learns of a device by the context that `cudaSetDevice` makes current.
+#[test]
+fn a_device_that_is_set_has_its_context_current() {
+    let Some(folder) = runtimes() else { return };
+    for major in MAJORS {
+        let program = with_runtime("set_device.c", &format!("set_{major}"), &folder, major, &[]);
+        ends_well(&mut preloaded_with(&folder, &program));
+        ends_well(preloaded_with(&folder, &program).env_remove("LD_PRELOAD"));
+    }
+}
+
 /// ZLUDA#404, THAPI#276, cccl#7063: the order of ends, with the library and without it.
 #[test]
 fn after_its_end_the_runtime_says_so_itself() {

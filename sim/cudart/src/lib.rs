@@ -27,7 +27,7 @@
 //! | `errors` | names and texts of errors |
 //! | `device`, `properties`, `context` | devices and what is known of them |
 //! | `memory`, `copy`, `pool`, `pointer`, `share` | memory |
-//! | `stream`, `event`, `graph` | order |
+//! | `stream`, `event`, `graph`, `graphmem` | order, and memory of graphs |
 //! | `module`, `launch`, `function` | kernels: registered, launched, asked about |
 //! | `control` | `forebay_simcudart_*` |
 #![allow(
@@ -46,6 +46,7 @@ mod errors;
 mod event;
 mod function;
 mod graph;
+mod graphmem;
 mod launch;
 mod memory;
 mod module;

@@ -47,6 +47,7 @@ const ALLOWED: &[(&str, &str)] = &[
     ("src/logging.rs", "the owner's log callback, a C function pointer"),
     ("cli/src/cpu_time.rs", "the thread's clock"),
     ("cli/src/program/privileges.rs", "the process's user, and a file's capabilities"),
+    ("bindings/preload/src/background.rs", "a new thread's signal mask"),
     ("bindings/preload/src/count.rs", "counters of threads that ended; a C function"),
     ("bindings/preload/src/hooks/", "CUDA's C functions, called and answered"),
     ("bindings/preload/src/ipc/", "sockets and descriptors; the pool's C ABI; the CUDA driver"),
@@ -56,7 +57,7 @@ const ALLOWED: &[(&str, &str)] = &[
     ("bindings/preload/src/pool.rs", "the pool's C ABI, opened by the loader"),
     ("bindings/preload/src/settings.rs", "the C library's environment"),
     ("bindings/preload/src/sizes.rs", "a table in mapped memory"),
-    ("bindings/preload/src/trace/", "the writer's signal mask, its file's lock, the exit handler"),
+    ("bindings/preload/src/trace/", "the trace's file and its lock, the exit handler"),
     (
         "sim/cuda/src/memory/os.rs",
         "system calls: reservations, mappings, memory files, range locks",
