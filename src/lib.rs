@@ -47,7 +47,7 @@
 //! | floor | rooms |
 //! |---|---|
 //! | 9 | [`abi`]: the C functions |
-//! | 7 | `cust`: memory in the `cust` crate's types (feature `cust`) |
+//! | 7 | [`plan`]: static plans; `cust`: memory in the `cust` crate's types (feature `cust`) |
 //! | 6 | [`pool`]: the composition, hot path, ladder, keeper |
 //! | 5 | [`slab`]: size classes, slabs, live marks, depots |
 //! | 4 | [`heap`]: blocks, runs, holes, placement |
@@ -96,6 +96,7 @@ pub mod driver;
 pub mod error;
 pub mod heap;
 pub mod logging;
+pub mod plan;
 pub mod pool;
 pub mod slab;
 pub mod stream;

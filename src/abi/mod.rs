@@ -77,6 +77,8 @@ pub extern "C" fn forebay_status_name(status: i32) -> *const c_char {
         StalePointer => c"FOREBAY_ERROR_STALE_POINTER",
         TooManyPeers => c"FOREBAY_ERROR_TOO_MANY_PEERS",
         ContextLost => c"FOREBAY_ERROR_CONTEXT_LOST",
+        Infeasible => c"FOREBAY_ERROR_INFEASIBLE",
+        NotFound => c"FOREBAY_ERROR_NOT_FOUND",
     };
     name.as_ptr()
 }
