@@ -24,6 +24,8 @@ use std::time::{Duration, Instant};
 
 /// The least time between two reports of progress.
 const REPORT_EVERY: Duration = Duration::from_millis(50);
+/// Steps of halving towards the best height.
+const NEARNESS_MAX: i32 = 6;
 /// Most searchers, and most threads.
 pub const SEARCHERS_MAX: u32 = 256;
 
@@ -108,8 +110,9 @@ struct Searcher<'p> {
     exact: Option<Exact<'p>>,
     random: Random,
     starts: u64,
-    /// Where between the least height and the best the exact search tries next.
-    between: f64,
+    /// How near to the best height the exact search tries next: half of the way from the least
+    /// one at 1, half of the rest more at each step.
+    nearness: i32,
     bound: u64,
     /// Nothing more to find.
     done: bool,
@@ -132,7 +135,7 @@ impl<'p> Searcher<'p> {
             exact: None,
             random: Random::new(seed, u64::from(number)),
             starts: 0,
-            between: 0.5,
+            nearness: 1,
             bound: goal.bound,
             done: false,
             ended: false,
@@ -196,13 +199,14 @@ impl<'p> Searcher<'p> {
                 let offsets = exact.offsets();
                 let height = self.minimiser.height_of(&offsets);
                 self.minimiser.offer(Packed { height, offsets });
-                self.between = 0.5;
+                self.nearness = (self.nearness - 1).max(0);
             }
             Ended::Exhausted => {
-                self.bound = self.bound.max(target + 1);
+                self.bound = self.bound.max(exact.next_height(target));
                 self.done |= self.goal.strict;
             }
-            Ended::GaveUp => self.between = (1.0 + self.between) / 2.0,
+            Ended::GaveUp if self.starts.is_multiple_of(2) => {}
+            Ended::GaveUp => self.nearness = self.nearness % NEARNESS_MAX + 1,
             Ended::Stopped => {}
         }
         self.starts += 1;
@@ -216,10 +220,11 @@ impl<'p> Searcher<'p> {
         let least = self.least();
         // The highest that would be better; not below `least`, or the searcher were done.
         let most = ((best - 1) / self.grain * self.grain).max(least);
-        if self.starts.is_multiple_of(2) || self.between > 0.99 {
+        if self.starts.is_multiple_of(2) {
             return least;
         }
-        let way = ((most - least) as f64 * self.between) as u64 / self.grain * self.grain;
+        let share = 1.0 - 0.5f64.powi(self.nearness);
+        let way = ((most - least) as f64 * share) as u64 / self.grain * self.grain;
         (least + way).min(most)
     }
 }

@@ -56,6 +56,8 @@ pub(in super::super) struct Jobs {
     /// Cliques that share a bit of a set: 2 to this power.
     shift: u32,
     unit: u64,
+    /// The most bytes that rounding added to a size.
+    slack: u64,
 }
 
 impl Jobs {
@@ -101,7 +103,9 @@ impl Jobs {
                 twin: NONE,
             });
         }
-        let mut all = Jobs { jobs, members, loads, shift, unit };
+        let added = part.items.iter().zip(&sizes).map(|(item, size)| size - item.size);
+        let slack = added.max().unwrap_or(0);
+        let mut all = Jobs { jobs, members, loads, shift, unit, slack };
         all.pair_up();
         Some(all)
     }
@@ -123,6 +127,12 @@ impl Jobs {
                 }
             }
         }
+    }
+
+    /// The least height of a plan, given that none takes `excluded` bytes or less.
+    pub(in super::super) fn next_height(&self, excluded: u64) -> u64 {
+        let next = (excluded / self.unit + 1) * self.unit;
+        next.saturating_sub(self.slack).max(excluded + 1)
     }
 
     /// A capacity in units; whole units only.

@@ -113,6 +113,11 @@ impl<'j> Exact<'j> {
         self.effort
     }
 
+    /// The least height of a plan, given that none takes `excluded` bytes or less.
+    pub(super) fn next_height(&self, excluded: u64) -> u64 {
+        self.jobs.next_height(excluded)
+    }
+
     /// The offsets that the last start found, in bytes.
     pub(super) fn offsets(&self) -> Vec<u64> {
         debug_assert_eq!(self.state.placed_count, self.jobs.jobs.len());
