@@ -9,6 +9,7 @@ pub mod alloc;
 pub mod host;
 pub mod info;
 pub mod interpose;
+pub mod plan;
 pub mod pools;
 pub mod share;
 pub mod streams;

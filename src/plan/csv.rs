@@ -5,10 +5,11 @@
 //! empty for none). A lifetime goes from `lower` up to, and without, `upper`: MiniMalloc's form.
 //! Ids may be words; buffers then have their row's number as id, and the words are kept. Rows of
 //! size 0 need no place: they are left out and counted. Any bytes give buffers or an error that
-//! names the line. Owns nothing; knows no file system. Cost: one pass.
+//! names the line. Owns nothing. Cost: one pass.
 
 use super::Buffer;
 use crate::error::{Error, Result, Status};
+use std::path::Path;
 
 /// An instance that was read.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -54,6 +55,18 @@ fn bad(line: usize, text: String) -> Error {
 /// Whether a file that begins with `line` is one of these.
 pub fn is_header(line: &str) -> bool {
     header(line).is_ok()
+}
+
+/// Reads the instance in a file.
+///
+/// # Errors
+/// [`Status::InvalidArgument`] names the file and the line, or says why it cannot be read.
+pub fn read_file(path: &Path) -> Result<Instance> {
+    let named = |why: &dyn std::fmt::Display| {
+        Error::new(Status::InvalidArgument, format!("{}: {why}", path.display()))
+    };
+    let text = std::fs::read_to_string(path).map_err(|error| named(&error))?;
+    read(&text).map_err(|error| named(&error.message()))
 }
 
 /// Reads an instance.

@@ -19,15 +19,16 @@
 //! gives the bound; [`skyline`] packs by a key (with [`kdtree`] as its index), [`minimise`] tries
 //! keys; [`exact`] searches under a capacity with proof; [`portfolio`] lets several searchers work
 //! side by side; [`verify`] looks at every answer once more, from the caller's own input, before it
-//! is given. [`file`](mod@file) keeps plans; [`csv`] reads instances.
+//! is given. [`file`](mod@file) keeps plans in bytes; [`csv`] reads instances; [`handles`] keeps
+//! plans for C programs.
 //!
 //! # Promises
 //!
 //! Every plan given has passed the verifier. "Infeasible" is said only when it is proven; else it
 //! is "not found within the budget". Without a time budget and without [`Options::racing`] the
 //! result depends on input, seed, searchers and effort alone, not on threads or timing (on one
-//! build: floating point functions differ between platforms). Pure: no device, no files, no
-//! pool, no global state. No panic for any input; thread-safe.
+//! build: floating point functions differ between platforms). Pure: no device, no
+//! pool, and no state between calls but that of [`handles`]. No panic for any input; thread-safe.
 //!
 //! Cost: preparation, one packing and verification are O(n log n) each (18,692 buffers: some
 //! 25 ms in all). Memory: about 200 bytes a buffer, and up to 50 bytes times n squared for the
@@ -39,6 +40,7 @@ pub mod csv;
 pub mod exact;
 pub mod file;
 mod fnv;
+pub mod handles;
 pub mod kdtree;
 pub mod minimise;
 pub mod portfolio;

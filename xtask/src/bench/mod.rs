@@ -7,6 +7,7 @@
 
 mod cuda;
 mod gather;
+mod plan;
 mod pool;
 mod preload;
 mod traces;
@@ -19,7 +20,7 @@ use std::ffi::OsString;
 use std::path::Path;
 
 /// The command's form.
-pub const USAGE: &str = "bench [pool|traces|gather|cuda|preload] [--quick] [--json FILE]";
+pub const USAGE: &str = "bench [pool|traces|gather|plan|cuda|preload] [--quick] [--json FILE]";
 
 /// One measured figure.
 #[derive(Clone, PartialEq, Debug)]
@@ -88,6 +89,7 @@ const GROUPS: &[Group] = &[
     ("pool", pool::run),
     ("traces", traces::run),
     ("gather", gather::run),
+    ("plan", plan::run),
     ("cuda", cuda::run),
     ("preload", preload::run),
 ];
