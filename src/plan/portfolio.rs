@@ -3,7 +3,8 @@
 //! A searcher takes turns: a packing of `minimise`, or a start of `exact`. Under a capacity
 //! parts that the exact search can take are left to it; without one the two share the effort, and
 //! the exact search alternates between the least height that is not excluded and one between that
-//! and the best. What it excludes raises the bound.
+//! and the best. What it excludes raises the bound. Heights are first sought in multiples of the
+//! shared alignment; what is left below one multiple gets as much effort again at the most.
 //!
 //! Promises: the answer is that of the searcher that was done after the least effort (the lowest
 //! number of equal ones), else the lowest packing. All others go on until their own effort has
@@ -24,6 +25,8 @@ use std::time::{Duration, Instant};
 
 /// The least time between two reports of progress.
 const REPORT_EVERY: Duration = Duration::from_millis(50);
+/// Effort for heights between multiples of the shared alignment, beside as much as before.
+const FINE_EFFORT: u64 = 20_000;
 /// Steps of halving towards the best height.
 const NEARNESS_MAX: i32 = 6;
 /// Most searchers, and most threads.
@@ -105,7 +108,14 @@ impl Watch<'_, '_> {
 struct Searcher<'p> {
     number: u32,
     goal: Goal,
+    /// Heights are sought in multiples of this.
     grain: u64,
+    /// Effort after which lower heights are not sought any more, once `grain` is 1.
+    fine_until: u64,
+    /// The part with sizes as they are, for heights between multiples of the shared alignment.
+    fine: Option<&'p Jobs>,
+    /// Effort of a search that was replaced.
+    spent: u64,
     minimiser: Minimiser<'p>,
     exact: Option<Exact<'p>>,
     random: Random,
@@ -131,6 +141,9 @@ impl<'p> Searcher<'p> {
             number,
             goal,
             grain: grain(part),
+            fine_until: u64::MAX,
+            fine: None,
+            spent: 0,
             minimiser,
             exact: None,
             random: Random::new(seed, u64::from(number)),
@@ -143,7 +156,8 @@ impl<'p> Searcher<'p> {
     }
 
     fn effort(&self) -> u64 {
-        self.minimiser.effort() + self.exact.as_ref().map_or(0, Exact::effort)
+        let exact = self.exact.as_ref().map_or(0, Exact::effort);
+        self.spent + self.minimiser.effort() + exact
     }
 
     fn height(&self) -> Option<u64> {
@@ -156,14 +170,28 @@ impl<'p> Searcher<'p> {
     }
 
     fn judge(&mut self) {
-        let reached = if self.goal.strict { self.goal.enough } else { self.least() };
-        self.done |= self.height().is_some_and(|height| height <= reached);
+        let height = self.height().unwrap_or(u64::MAX);
+        let bound = if self.goal.strict { 0 } else { self.bound };
+        if height <= self.goal.enough.max(bound) || self.effort() >= self.fine_until {
+            self.done = true;
+        } else if !self.goal.strict && self.grain > 1 && height <= self.least() {
+            // From now on heights between multiples of the shared alignment are sought too.
+            self.fine_until = 2 * self.effort() + FINE_EFFORT;
+            self.grain = 1;
+            self.start_with(self.fine);
+        }
+    }
+
+    /// Searches on other terms.
+    fn start_with(&mut self, jobs: Option<&'p Jobs>) {
+        self.spent += self.exact.as_ref().map_or(0, Exact::effort);
+        self.exact = jobs.map(Exact::new);
     }
 
     /// One packing or one start.
     fn turn(&mut self, watch: &mut Watch) {
         let packing = self.minimiser.effort();
-        match self.exact.as_ref().map(Exact::effort) {
+        match self.exact.as_ref().map(|exact| self.spent + exact.effort()) {
             Some(exact) if self.goal.strict || exact <= packing => self.start(watch),
             _ => {
                 self.minimiser.turn(&mut self.random);
@@ -185,7 +213,7 @@ impl<'p> Searcher<'p> {
     /// One start of the exact search.
     fn start(&mut self, watch: &mut Watch) {
         let best = self.height();
-        let (base, bound) = (self.minimiser.effort(), self.bound);
+        let (base, bound) = (self.spent + self.minimiser.effort(), self.bound);
         let target = self.target(best.unwrap_or(u64::MAX));
         let Some(exact) = self.exact.as_mut() else {
             return;
@@ -260,14 +288,18 @@ pub(super) fn run(
     }
     let rounded = !goal.strict || goal.enough.is_multiple_of(first.grain);
     let capacity_max = if goal.strict { goal.enough } else { first.height().unwrap_or(0) };
-    let jobs = Jobs::new(part, capacity_max, rounded);
+    let coarse = Jobs::new(part, capacity_max, rounded);
+    let slack = !goal.strict && part.items.iter().any(|i| !i.size.is_multiple_of(grain(part)));
+    let fine = if slack { Jobs::new(part, capacity_max, false) } else { None };
     let others = 1..options.searchers.clamp(1, SEARCHERS_MAX);
     let mut searchers: Vec<Searcher> = others
         .map(|number| Searcher::new(number, part, first.minimiser.clone(), goal, options.seed))
         .collect();
     searchers.insert(0, first);
     for searcher in &mut searchers {
-        searcher.exact = jobs.as_ref().map(Exact::new);
+        searcher.fine = fine.as_ref().or(coarse.as_ref());
+        let refined = searcher.fine_until != u64::MAX;
+        searcher.start_with(if refined { searcher.fine } else { coarse.as_ref() });
     }
     answer(&work(searchers, options.threads_used(), watch))
 }
