@@ -61,6 +61,11 @@ impl<'p> Minimiser<'p> {
         }
     }
 
+    /// How many items there are.
+    pub(super) fn len(&self) -> usize {
+        self.part.items.len()
+    }
+
     /// The best packing so far.
     pub(super) fn best(&self) -> Option<&Packed> {
         self.best.as_ref()

@@ -27,6 +27,9 @@ use std::time::{Duration, Instant};
 const REPORT_EVERY: Duration = Duration::from_millis(50);
 /// Effort for heights between multiples of the shared alignment, beside as much as before.
 const FINE_EFFORT: u64 = 20_000;
+/// Up to so many buffers packings and the exact search get the same effort; above, the exact
+/// search gets a quarter of it.
+const EVEN_SHARE_BUFFERS: usize = 500;
 /// Steps of halving towards the best height.
 const NEARNESS_MAX: i32 = 6;
 /// Most searchers, and most threads.
@@ -190,7 +193,9 @@ impl<'p> Searcher<'p> {
 
     /// One packing or one start.
     fn turn(&mut self, watch: &mut Watch) {
-        let packing = self.minimiser.effort();
+        // Of many buffers packings are worth more than starts.
+        let share = if self.minimiser.len() > EVEN_SHARE_BUFFERS { 4 } else { 1 };
+        let packing = self.minimiser.effort() / share;
         match self.exact.as_ref().map(|exact| self.spent + exact.effort()) {
             Some(exact) if self.goal.strict || exact <= packing => self.start(watch),
             _ => {

@@ -5,6 +5,8 @@
 
 #[path = "plan/bad_input.rs"]
 mod bad_input;
+#[path = "plan/cuts.rs"]
+mod cuts;
 #[path = "plan/determinism.rs"]
 mod determinism;
 #[path = "plan/exhaustive.rs"]
