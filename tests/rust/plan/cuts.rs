@@ -48,7 +48,7 @@ fn instance(rng: &mut Random, height: u64) -> Vec<Buffer> {
     let whole = Piece { birth: 0, death: times, low: 0, high: height };
     let depth = 4 + rng.below(3) as u32;
     cut(rng, whole, depth, &mut pieces);
-    let (left_out, aligned, fixed) = (rng.one_in(2), rng.one_in(3), rng.one_in(3));
+    let (left_out, aligned, fixed) = (rng.one_in(2), rng.one_in(3), rng.one_in(2));
     let mut buffers: Vec<Buffer> = Vec::new();
     for (id, piece) in (0..).zip(pieces) {
         if left_out && rng.one_in(8) {
@@ -58,7 +58,7 @@ fn instance(rng: &mut Random, height: u64) -> Vec<Buffer> {
         if aligned && rng.one_in(2) {
             b.alignment = 1 << piece.low.trailing_zeros().min(3);
         }
-        if fixed && rng.one_in(6) {
+        if fixed && rng.one_in(3) {
             b.fixed = Some(piece.low);
         }
         buffers.push(b);
