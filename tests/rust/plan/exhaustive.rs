@@ -101,7 +101,7 @@ fn instances_that_need_the_search() {
     for seed in first..first + 1000 {
         let mut rng = Random(seed);
         let look = Look {
-            count: 7 + rng.below(4),
+            count: 7 + rng.below(3),
             times: 4 + rng.below(5),
             size_max: 2 + rng.below(4),
             align_power: if rng.one_in(4) { 1 } else { 0 },
