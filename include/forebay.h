@@ -117,6 +117,16 @@ typedef int32_t forebay_status;
  */
 #define FOREBAY_ERROR_CONTEXT_LOST 19
 
+/**
+ * No plan fits under the capacity: proven.
+ */
+#define FOREBAY_ERROR_INFEASIBLE 20
+
+/**
+ * No plan under the capacity was found within the budget; one may exist.
+ */
+#define FOREBAY_ERROR_NOT_FOUND 21
+
 
 /**
  * The ABI's version: structures and meanings of this header.
@@ -124,9 +134,19 @@ typedef int32_t forebay_status;
 #define ABI_VERSION 1
 
 /**
+ * The fixed_offset of a buffer that may lie anywhere.
+ */
+#define FOREBAY_PLAN_ANYWHERE UINT64_MAX
+
+/**
  * A set of device buffers of one size. Opaque; use `BuffersT`.
  */
 typedef struct forebay_buffers forebay_buffers;
+
+/**
+ * A plan: an offset for each of some buffers. Opaque; use `PlanT`.
+ */
+typedef struct forebay_plan forebay_plan;
 
 /**
  * A pool of one device's memory. Opaque; use `PoolT`.
@@ -310,6 +330,150 @@ typedef struct forebay_leak {
    */
   const char *call_site;
 } forebay_leak;
+
+/**
+ * How far a search has come.
+ */
+typedef struct forebay_plan_progress {
+  /**
+   * sizeof of this structure.
+   */
+  size_t struct_size;
+  /**
+   * The lowest height so far; 0 before the first.
+   */
+  uint64_t height;
+  /**
+   * No plan is lower.
+   */
+  uint64_t bound;
+  /**
+   * Effort so far.
+   */
+  uint64_t effort;
+  /**
+   * Time since the call began, in ms.
+   */
+  uint64_t elapsed_ms;
+} forebay_plan_progress;
+
+/**
+ * What is asked of the planner. Fill it with forebay_plan_options_init(), then change fields.
+ */
+typedef struct forebay_plan_options {
+  /**
+   * sizeof of this structure, as set by forebay_plan_options_init().
+   */
+  size_t struct_size;
+  /**
+   * The most bytes that the plan may take; 0: as few as possible.
+   */
+  uint64_t capacity;
+  /**
+   * Where random choices begin: the same seed gives the same plan.
+   */
+  uint64_t seed;
+  /**
+   * Effort that each searcher may take, about a microsecond's work each; UINT64_MAX: no limit.
+   */
+  uint64_t effort;
+  /**
+   * Time that all may take, in ms; 0: no limit. With one, the plan depends on the machine's
+   * speed.
+   */
+  uint64_t time_ms;
+  /**
+   * Searchers with random choices of their own, 1 to 256. The plan depends on it.
+   */
+  uint32_t searchers;
+  /**
+   * Threads that they are spread over, 0 for one a core. The plan does not depend on it.
+   */
+  uint32_t threads;
+  /**
+   * 1: the searcher that is done first in time is taken; the plan then differs from call to
+   * call.
+   */
+  uint32_t racing;
+  /**
+   * 0.
+   */
+  uint32_t flags;
+  /**
+   * Called every 50 ms or so on the calling thread; 0 ends the search as a spent budget does.
+   * NULL: nothing is called.
+   */
+  int32_t (*progress)(void *ctx, const struct forebay_plan_progress *progress);
+  /**
+   * Handed to progress.
+   */
+  void *progress_ctx;
+} forebay_plan_options;
+
+/**
+ * A buffer to be placed.
+ */
+typedef struct forebay_plan_buffer {
+  /**
+   * The caller's own number; no other buffer of the plan has it.
+   */
+  uint64_t id;
+  /**
+   * The time from which it is wanted.
+   */
+  uint64_t birth;
+  /**
+   * The first time from which it is not wanted any more; above birth.
+   */
+  uint64_t death;
+  /**
+   * Bytes, not 0.
+   */
+  uint64_t size;
+  /**
+   * Its offset is a multiple of this power of two; 0 means 1.
+   */
+  uint64_t alignment;
+  /**
+   * Where it must lie; FOREBAY_PLAN_ANYWHERE for anywhere.
+   */
+  uint64_t fixed_offset;
+} forebay_plan_buffer;
+
+/**
+ * A plan's handle. NULL names none.
+ */
+typedef struct forebay_plan *forebay_plan_t;
+
+/**
+ * A plan's figures.
+ */
+typedef struct forebay_plan_info {
+  /**
+   * sizeof of this structure as the caller knows it; set before the call.
+   */
+  size_t struct_size;
+  /**
+   * How many buffers it places.
+   */
+  uint64_t buffers;
+  /**
+   * Bytes that it takes: the highest end.
+   */
+  uint64_t height;
+  /**
+   * No plan for these buffers takes fewer bytes.
+   */
+  uint64_t bound;
+  /**
+   * height less bound: 0 means that no plan is lower.
+   */
+  uint64_t gap;
+  /**
+   * Its memory must begin at a multiple of this.
+   */
+  uint64_t alignment;
+} forebay_plan_info;
 
 /**
  * What a pool is to be like. Fill it with forebay_pool_options_init(), then change fields.
@@ -846,6 +1010,133 @@ forebay_status forebay_stream_note(forebay_pool_t pool, forebay_stream_t stream)
  * Thread-safe. The caller has waited for the device, and no other call on its pools is under way.
  */
 forebay_status forebay_device_reset(int32_t device);
+
+/**
+ * Fills `options` with the defaults: as few bytes as possible, seed 1, one searcher, an effort of
+ * 5000000.
+ *
+ * @return FOREBAY_ERROR_INVALID_ARGUMENT for NULL.
+ *
+ * # Safety
+ * `options` is NULL or valid for the write.
+ */
+forebay_status forebay_plan_options_init(struct forebay_plan_options *options);
+
+/**
+ * Makes a plan for `count` buffers. It is verified before it is given.
+ *
+ * @param options NULL: the defaults.
+ * @param plan receives the handle; NULL on failure.
+ * @return FOREBAY_ERROR_INVALID_ARGUMENT names the buffer or option that is wrong;
+ * FOREBAY_ERROR_INFEASIBLE: no plan fits under the capacity, which is proven;
+ * FOREBAY_ERROR_NOT_FOUND: none was found within the budget, and one may exist.
+ *
+ * Thread-safe; needs no device. End the plan with forebay_plan_destroy().
+ *
+ * # Safety
+ * `buffers` is valid for reads of `count` elements; `options` is NULL or valid for reads; `plan`
+ * is NULL or valid for the write.
+ */
+forebay_status forebay_plan_create(const struct forebay_plan_buffer *buffers,
+                                   size_t count,
+                                   const struct forebay_plan_options *options,
+                                   forebay_plan_t *plan);
+
+/**
+ * Makes a plan for the buffers in a text file: lines under a header such as id,lower,upper,size
+ * (more columns: alignment, and offset for a fixed one). Where ids are words, buffers are
+ * numbered by their rows, from 0. Rows of size 0 are left out.
+ *
+ * @param path ended by a NUL.
+ * @return as forebay_plan_create(); FOREBAY_ERROR_INVALID_ARGUMENT names the line that is wrong,
+ * or says why the file cannot be read.
+ *
+ * Thread-safe. End the plan with forebay_plan_destroy().
+ *
+ * # Safety
+ * `path` is NULL or a text; the others as in forebay_plan_create().
+ */
+forebay_status forebay_plan_create_from_file(const char *path,
+                                             const struct forebay_plan_options *options,
+                                             forebay_plan_t *plan);
+
+/**
+ * Ends a plan. Its handle is an error from now on.
+ *
+ * @return FOREBAY_ERROR_INVALID_ARGUMENT for a handle that names none.
+ *
+ * Thread-safe.
+ */
+forebay_status forebay_plan_destroy(forebay_plan_t plan);
+
+/**
+ * Reads a plan's figures.
+ *
+ * @param info its struct_size is set by the caller.
+ * @return FOREBAY_ERROR_INVALID_ARGUMENT for NULL, another struct_size, or a handle that names
+ * none.
+ *
+ * Thread-safe.
+ *
+ * # Safety
+ * `info` is NULL or valid for reads and writes.
+ */
+forebay_status forebay_plan_get_info(forebay_plan_t plan, struct forebay_plan_info *info);
+
+/**
+ * The offset of the buffer with this id, in bytes. O(log n).
+ *
+ * @return FOREBAY_ERROR_INVALID_ARGUMENT when the plan has no such buffer.
+ *
+ * Thread-safe.
+ *
+ * # Safety
+ * `offset` is NULL or valid for the write.
+ */
+forebay_status forebay_plan_offset(forebay_plan_t plan, uint64_t id, uint64_t *offset);
+
+/**
+ * All offsets, in the order in which the buffers were given.
+ *
+ * @param count the plan's number of buffers: see forebay_plan_get_info().
+ * @return FOREBAY_ERROR_INVALID_ARGUMENT for another count: nothing is written then.
+ *
+ * Thread-safe.
+ *
+ * # Safety
+ * `offsets` is valid for writes of `count` numbers.
+ */
+forebay_status forebay_plan_offsets(forebay_plan_t plan, uint64_t *offsets, size_t count);
+
+/**
+ * Writes a plan as bytes, for forebay_plan_load() in any later process. The same plan gives the
+ * same bytes.
+ *
+ * @param bytes receives them if capacity suffices; may be NULL when capacity is 0.
+ * @param needed receives how many they are; may be NULL.
+ * @return FOREBAY_ERROR_INVALID_ARGUMENT when there is some capacity and it does not suffice:
+ * nothing is written to bytes then.
+ *
+ * Thread-safe.
+ *
+ * # Safety
+ * `bytes` is valid for writes of `capacity` bytes; `needed` is NULL or valid for the write.
+ */
+forebay_status forebay_plan_save(forebay_plan_t plan, void *bytes, size_t capacity, size_t *needed);
+
+/**
+ * Loads a plan that forebay_plan_save() or `forebay plan --out` wrote, and verifies it.
+ *
+ * @param plan receives the handle; NULL on failure.
+ * @return FOREBAY_ERROR_INVALID_ARGUMENT says what is wrong: no plan, another version, cut short,
+ * altered, or offsets that are no plan.
+ *
+ * Thread-safe. End the plan with forebay_plan_destroy().
+ *
+ * # Safety
+ * `bytes` is valid for reads of `count` bytes; `plan` is NULL or valid for the write.
+ */
+forebay_status forebay_plan_load(const void *bytes, size_t count, forebay_plan_t *plan);
 
 /**
  * Fills `options` with the defaults that the environment gives.

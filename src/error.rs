@@ -52,6 +52,10 @@ pub enum Status {
     TooManyPeers = 18,
     /// The device's context is gone, and its memory with it: destroy the pool.
     ContextLost = 19,
+    /// No plan fits under the capacity: proven.
+    Infeasible = 20,
+    /// No plan under the capacity was found within the budget; one may exist.
+    NotFound = 21,
 }
 
 impl Status {
@@ -78,6 +82,8 @@ impl Status {
             Status::StalePointer => "FOREBAY_ERROR_STALE_POINTER",
             Status::TooManyPeers => "FOREBAY_ERROR_TOO_MANY_PEERS",
             Status::ContextLost => "FOREBAY_ERROR_CONTEXT_LOST",
+            Status::Infeasible => "FOREBAY_ERROR_INFEASIBLE",
+            Status::NotFound => "FOREBAY_ERROR_NOT_FOUND",
         }
     }
 
@@ -104,6 +110,8 @@ impl Status {
             17 => Status::StalePointer,
             18 => Status::TooManyPeers,
             19 => Status::ContextLost,
+            20 => Status::Infeasible,
+            21 => Status::NotFound,
             _ => return None,
         })
     }
@@ -187,12 +195,12 @@ mod tests {
 
     #[test]
     fn numbers_are_frozen_and_round_trip() {
-        for code in 0..=19 {
+        for code in 0..=21 {
             let status = Status::from_code(code).expect("assigned");
             assert_eq!(status as i32, code);
             assert!(status.name().starts_with("FOREBAY_"));
         }
-        assert_eq!(Status::from_code(20), None);
+        assert_eq!(Status::from_code(22), None);
         assert_eq!(Status::OutOfMemory as i32, 2);
     }
 

@@ -47,7 +47,7 @@
 //! | floor | rooms |
 //! |---|---|
 //! | 9 | [`abi`]: the C functions |
-//! | 7 | [`kv`]: sequences over paged blocks; `cust`: memory in that crate's types (feature `cust`) |
+//! | 7 | [`kv`]: sequences over paged blocks; [`plan`]: static plans; `cust`: memory in that crate's types |
 //! | 6 | [`pool`]: the composition, hot path, ladder, keeper |
 //! | 5 | [`slab`]: size classes, slabs, live marks, depots |
 //! | 4 | [`heap`]: blocks, runs, holes, placement |
@@ -97,6 +97,7 @@ pub mod error;
 pub mod heap;
 pub mod kv;
 pub mod logging;
+pub mod plan;
 pub mod pool;
 pub mod slab;
 pub mod stream;

@@ -28,6 +28,8 @@ pub enum Command {
     Run(RunArgs),
     /// Play recorded allocations through the pool and report what happened
     Replay(ReplayArgs),
+    /// Give offsets to buffers whose lifetimes are known, as low as possible or under a capacity
+    Plan(PlanArgs),
     /// Play a real model's trace through the pool and beside two simpler allocators
     Demo(DemoArgs),
 }
@@ -130,6 +132,49 @@ pub struct ReplayArgs {
     pub stats_every: u32,
 }
 
+/// `forebay plan`.
+#[derive(Args, Debug)]
+pub struct PlanArgs {
+    /// Buffers: CSV with columns id,lower,upper,size (more: alignment, offset for a fixed one), or
+    /// an alloc CSV with --step; plain or gzipped
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Of an alloc CSV, the step whose buffers are planned
+    #[arg(long, value_name = "N")]
+    pub step: Option<u64>,
+    /// The most bytes that the plan may take [default: as few as possible]
+    #[arg(long, value_name = "SIZE", value_parser = device_bytes)]
+    pub capacity: Option<u64>,
+    /// Least alignment of every buffer, a power of two
+    #[arg(long, value_name = "BYTES", default_value_t = 1, value_parser = power_of_two)]
+    pub alignment: u64,
+    /// Seconds that the search may take; the plan then depends on the machine's speed
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub time: Option<f64>,
+    /// Effort that the search may take, about a microsecond each: the same plan everywhere
+    #[arg(long, value_name = "N", default_value_t = 5_000_000, conflicts_with = "time")]
+    pub effort: u64,
+    /// Where random choices begin
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Searchers side by side, with random choices of their own
+    #[arg(long, value_name = "N", default_value_t = 1,
+          value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub searchers: u32,
+    /// Write a picture of the plan: time across, offset up
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+    /// Write the plan: a table if the name ends in .csv, else the form that forebay_plan_load reads
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+    /// Show no progress (it is shown only on a terminal)
+    #[arg(long)]
+    pub no_progress: bool,
+}
+
 /// `forebay demo`.
 #[derive(Args, Debug)]
 pub struct DemoArgs {
@@ -149,6 +194,22 @@ fn size(text: &str) -> Result<String, String> {
     match Size::parse(text) {
         Some(Size::Bytes(0)) | None => Err("accepted: 4096, 512M, 1.5GiB or 80%".into()),
         Some(_) => Ok(text.to_owned()),
+    }
+}
+
+/// A positive number of seconds.
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(value) if value.is_finite() && value > 0.0 && value <= 1e6 => Ok(value),
+        _ => Err("accepted: a number of seconds above 0, up to 1000000".into()),
+    }
+}
+
+/// An alignment.
+fn power_of_two(text: &str) -> Result<u64, String> {
+    match text.parse::<u64>() {
+        Ok(value) if value.is_power_of_two() => Ok(value),
+        _ => Err("accepted: 1, 2, 4, 8 and so on, in bytes".into()),
     }
 }
 

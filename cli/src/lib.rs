@@ -10,6 +10,8 @@ pub mod baseline;
 pub mod commands;
 pub mod cpu_time;
 pub mod device;
+pub mod instance;
+pub mod picture;
 pub mod program;
 pub mod progress;
 pub mod replay;

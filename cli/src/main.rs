@@ -1,4 +1,4 @@
-//! The `forebay` command: `doctor`, `run`, `replay`, `demo`.
+//! The `forebay` command: `doctor`, `run`, `replay`, `plan`, `demo`.
 //!
 //! Owns the way from arguments to an exit code: 0 when all went well, 1 when something failed
 //! (a sentence on standard error says what), 2 for wrong arguments; `run`
@@ -16,6 +16,7 @@ fn main() -> ExitCode {
         Command::Doctor(args) => commands::doctor::run(args),
         Command::Run(args) => commands::run::run(args),
         Command::Replay(args) => commands::replay::run(args),
+        Command::Plan(args) => commands::plan::run(args),
         Command::Demo(args) => commands::demo::run(args),
     };
     match done {

@@ -5,4 +5,5 @@
 
 pub mod config;
 pub mod ops;
+pub mod plan;
 pub mod trace;

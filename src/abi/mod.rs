@@ -9,6 +9,7 @@ pub mod alloc;
 pub mod host;
 pub mod info;
 pub mod interpose;
+pub mod plan;
 pub mod pools;
 pub mod share;
 pub mod streams;
@@ -77,6 +78,8 @@ pub extern "C" fn forebay_status_name(status: i32) -> *const c_char {
         StalePointer => c"FOREBAY_ERROR_STALE_POINTER",
         TooManyPeers => c"FOREBAY_ERROR_TOO_MANY_PEERS",
         ContextLost => c"FOREBAY_ERROR_CONTEXT_LOST",
+        Infeasible => c"FOREBAY_ERROR_INFEASIBLE",
+        NotFound => c"FOREBAY_ERROR_NOT_FOUND",
     };
     name.as_ptr()
 }

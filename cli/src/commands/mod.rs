@@ -7,6 +7,7 @@
 pub mod demo;
 pub mod doctor;
 mod doctor_cuda;
+pub mod plan;
 pub mod replay;
 pub mod run;
 mod table;

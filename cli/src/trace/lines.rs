@@ -21,7 +21,7 @@ enum Input<R: Read> {
 }
 
 /// A source of lines.
-pub(super) struct Lines<R: Read> {
+pub(crate) struct Lines<R: Read> {
     input: Input<R>,
     line: Vec<u8>,
     number: u64,
@@ -29,7 +29,7 @@ pub(super) struct Lines<R: Read> {
 
 impl<R: Read> Lines<R> {
     /// Looks at the first two bytes to tell gzip from plain text.
-    pub(super) fn open(mut source: R) -> Result<Lines<R>, Complaint> {
+    pub(crate) fn open(mut source: R) -> Result<Lines<R>, Complaint> {
         let mut magic = Vec::new();
         (&mut source).take(2).read_to_end(&mut magic).map_err(|error| unreadable(&error))?;
         let gzip = magic == [0x1f, 0x8b];
@@ -43,12 +43,12 @@ impl<R: Read> Lines<R> {
     }
 
     /// The number of the line read last, or being read when an error came.
-    pub(super) fn number(&self) -> u64 {
+    pub(crate) fn number(&self) -> u64 {
         self.number
     }
 
     /// The next line, without `\n` or `\r\n`; `None` at the end.
-    pub(super) fn next_line(&mut self) -> Result<Option<&str>, Complaint> {
+    pub(crate) fn next_line(&mut self) -> Result<Option<&str>, Complaint> {
         self.number += 1;
         self.line.clear();
         let limit = LINE_MAX as u64 + 2;

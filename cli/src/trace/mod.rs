@@ -13,6 +13,8 @@ mod build;
 mod lines;
 mod rmm_csv;
 
+pub(crate) use lines::Lines;
+
 use std::fmt;
 use std::io::Read;
 use std::path::Path;
@@ -116,11 +118,22 @@ impl fmt::Display for TraceError {
 
 impl std::error::Error for TraceError {}
 
+/// Whether a file that begins with `line` is an alloc CSV.
+pub(crate) fn alloc_header(line: &str) -> bool {
+    line == alloc_csv::HEADER_STEP
+}
+
 /// What is wrong with a line; the reader adds the name and the line number.
 #[derive(Debug)]
 pub(crate) struct Complaint {
     expected: String,
     found: String,
+}
+
+impl fmt::Display for Complaint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "expected {}, found {}", self.expected, self.found)
+    }
 }
 
 impl Complaint {

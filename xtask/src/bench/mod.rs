@@ -8,6 +8,7 @@
 mod cuda;
 mod gather;
 mod kv;
+mod plan;
 mod pool;
 mod preload;
 mod traces;
@@ -20,7 +21,7 @@ use std::ffi::OsString;
 use std::path::Path;
 
 /// The command's form.
-pub const USAGE: &str = "bench [pool|traces|gather|cuda|preload|kv] [--quick] [--json FILE]";
+pub const USAGE: &str = "bench [pool|traces|gather|plan|cuda|preload|kv] [--quick] [--json FILE]";
 
 /// One measured figure.
 #[derive(Clone, PartialEq, Debug)]
@@ -89,6 +90,7 @@ const GROUPS: &[Group] = &[
     ("pool", pool::run),
     ("traces", traces::run),
     ("gather", gather::run),
+    ("plan", plan::run),
     ("cuda", cuda::run),
     ("preload", preload::run),
     ("kv", kv::run),
