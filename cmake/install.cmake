@@ -14,6 +14,8 @@ install(FILES "${PROJECT_SOURCE_DIR}/include/forebay.h"
 # ---- the Python package's own copy: a file, since a wheel holds no links
 install(PROGRAMS "$<TARGET_FILE:forebay>" DESTINATION forebay/lib RENAME libforebay.so.0
   COMPONENT python EXCLUDE_FROM_ALL)
+install(PROGRAMS "$<TARGET_FILE:forebay_torch>" DESTINATION forebay/lib
+  COMPONENT python EXCLUDE_FROM_ALL)
 
 # ---- pkg-config
 set(FOREBAY_PC_DIR "${CMAKE_INSTALL_LIBDIR}/pkgconfig")

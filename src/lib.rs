@@ -99,4 +99,5 @@ pub mod logging;
 pub mod pool;
 pub mod slab;
 pub mod stream;
+pub mod torch;
 pub mod vmem;
