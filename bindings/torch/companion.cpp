@@ -69,7 +69,7 @@ Entries entries;
 Class out_of_memory, error;
 Python python;
 
-// Room for any exception of c10's: its class grows with PyTorch's versions (some 200 bytes in 2.13).
+// Room for any exception of c10's: its class grows with PyTorch's versions.
 constexpr std::size_t exception_bytes = 4096;
 
 void destroy(void *exception) { static_cast<std::exception *>(exception)->~exception(); }
@@ -171,7 +171,8 @@ EXPORT int forebay_companion_start(const Entries *of_forebay, const char *libc10
     if (!find_python("Py_IsInitialized", python.is_initialized) ||
         !find_python("PyGILState_Ensure", python.ensure) ||
         !find_python("PyGILState_Release", python.release) ||
-        !find_python("PyErr_Fetch", python.fetch) || !find_python("PyErr_Restore", python.restore)) {
+        !find_python("PyErr_Fetch", python.fetch) ||
+        !find_python("PyErr_Restore", python.restore)) {
         return fail("the interpreter's C functions are not visible in this process");
     }
     entries = *of_forebay;

@@ -3,9 +3,9 @@
  *
  * A product checks that every byte of its matrices and of its workspace lies in memory that the
  * driver knows; where one does not, the call says so on standard error and answers
- * CUBLAS_STATUS_INVALID_VALUE. Handles and descriptions are checked by a mark. Every other function
- * of the two libraries is a stub that answers an error. Layouts and numbers are those of cuBLAS 13's
- * public headers. Tests only: never installed. */
+ * CUBLAS_STATUS_INVALID_VALUE. Handles and descriptions are checked by a mark. Every other
+ * function of the two libraries is a stub that answers an error. Layouts and numbers are those of
+ * cuBLAS 13's public headers. Tests only: never installed. */
 #include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>

@@ -99,10 +99,12 @@ pub unsafe extern "C" fn forebay_torch_allocate(
 /// Thread-safe.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_torch_alloc(bytes: usize, device: i32, stream: StreamT) -> *mut c_void {
-    let mut address = std::ptr::null_mut();
-    // SAFETY: a place of this frame.
-    let _told = unsafe { forebay_torch_allocate(&raw mut address, bytes, device, stream) };
-    address
+    let mut address = 0;
+    let _told = guarded(|| {
+        address = torch::alloc(bytes, device, stream as u64)?;
+        Ok(())
+    });
+    address as *mut c_void
 }
 
 /// `free_fn`: gives a block back in a stream's order. Never fails: a block that cannot be freed is

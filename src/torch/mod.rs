@@ -181,7 +181,7 @@ pub fn free(address: usize, bytes: usize, number: i32, stream: u64) {
     if let Err(error) = freed
         && !TOLD.swap(true, Ordering::Relaxed)
     {
-        tracing::warn!(%error, "a block of PyTorch's could not be freed; the next ones are not told");
+        tracing::warn!(%error, "a block of PyTorch's could not be freed; told once");
     }
 }
 

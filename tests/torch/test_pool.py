@@ -14,6 +14,8 @@ from support import MIB, main, run_python  # noqa: E402
 
 
 class Pools(unittest.TestCase):
+    maxDiff = None
+
     def tearDown(self):
         gc.collect()
         torch.cuda.synchronize()

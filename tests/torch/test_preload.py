@@ -13,7 +13,7 @@ def count(name):
     served, passed = ctypes.c_uint64(), ctypes.c_uint64()
     found = ctypes.CDLL(None).forebay_preload_count(
         name.encode(), ctypes.byref(served), ctypes.byref(passed))
-    assert found, name
+    assert found == 0, name
     return served.value, passed.value
 def allocations():
     names = ("cudaMalloc", "cuMemAlloc_v2")
@@ -23,6 +23,8 @@ import torch, forebay
 
 
 class Preloaded(unittest.TestCase):
+    maxDiff = None
+
     def well(self, code, **variables):
         run = run_python(COUNT + code + '\nprint("well")', LD_PRELOAD=LIBRARY, **variables)
         self.assertEqual((run.stdout, run.stderr, run.returncode), ("well\n", "", 0))
@@ -61,8 +63,12 @@ assert allocations() == (start + 20, 0), (start, allocations())
         # PyTorch takes their functions from cudaGetDriverEntryPointByVersion.
         self.well("""
 before = count("cuMemCreate")[1]
-idle = forebay.malloc(600 << 20)
-idle.free()
+torch.cuda.init()
+runtime = ctypes.CDLL("libcudart.so.13")
+other = ctypes.c_void_p()
+assert runtime.cudaMalloc(ctypes.byref(other), ctypes.c_size_t(600 << 20)) == 0
+assert forebay.owns(other.value) and runtime.cudaFree(other) == 0
+torch.cuda.synchronize()
 mapped = forebay.default_pool().stats().mapped_bytes
 assert mapped >= 600 << 20, mapped
 tensor = torch.empty(700 << 20, dtype=torch.uint8, device="cuda")

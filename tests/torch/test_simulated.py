@@ -11,6 +11,8 @@ from support import MIB, main, run_python  # noqa: E402
 
 
 class Simulated(unittest.TestCase):
+    maxDiff = None
+
     def tearDown(self):
         gc.collect()
         torch.cuda.synchronize()

@@ -2,8 +2,9 @@
 //!
 //! Four ways, by the kernel's name. With a body (`control`): a host function of the stream, which
 //! calls it on arguments that were copied at the launch; in a capture the graph holds the copy. A
-//! name that the driver's own kernels have: the driver's launch, with its checks. Fills and spins of
-//! PyTorch's (`torch`): fills of the driver's, and a body. Any other: a launch that touches nothing, so the stream has an entry and a graph a node.
+//! name that the driver's own kernels have: the driver's launch, with its checks. Fills and spins
+//! of PyTorch's (`torch`): fills of the driver's, and a body. Any other: a launch that touches
+//! nothing, so the stream has an entry and a graph a node.
 //! Promises that a launch's shape is checked alike in all four. A body whose context fails before
 //! its turn is not called, and its copy of the arguments is not freed.
 

@@ -85,9 +85,13 @@ fn install(wheel: &Path, site: &Path) -> Outcome<()> {
         .arg(site)
         .arg(wheel);
     proc::capture(&mut pip)?;
-    let library = site.join("forebay/lib/libforebay.so.0");
-    let is_file = library.symlink_metadata().is_ok_and(|m| m.is_file());
-    if is_file { Ok(()) } else { Err(format!("{} is no file", library.display())) }
+    for name in ["libforebay.so.0", "libforebay_torch.so"] {
+        let library = site.join("forebay/lib").join(name);
+        if !library.symlink_metadata().is_ok_and(|m| m.is_file()) {
+            return Err(format!("{} is no file", library.display()));
+        }
+    }
+    Ok(())
 }
 
 fn test(site: &Path, tally: &mut Tally) {
