@@ -114,6 +114,20 @@ class Pools(unittest.TestCase):
         self.assertEqual(out.cpu()[:4].sum(), 8)
         del graph, pool
 
+    def test_a_graph_inside_has_a_pool_of_pytorchs(self):
+        graph = torch.cuda.CUDAGraph()
+        with ft.pool() as pool:
+            out = torch.zeros(MIB, device="cuda")
+            with torch.cuda.graph(graph):
+                inner = torch.full((MIB,), 2.0, device="cuda")
+                out.copy_(inner)
+                self.assertFalse(forebay.owns(inner.data_ptr()))
+                del inner
+            graph.replay()
+        torch.cuda.synchronize()
+        self.assertEqual(out.cpu()[:4].sum(), 8)
+        del graph, pool, out
+
     def test_another_thread_is_outside(self):
         seen = []
 

@@ -85,6 +85,26 @@ class Simulated(unittest.TestCase):
             )
         torch.cuda.synchronize()
 
+    def test_a_product_of_dead_memory_is_refused(self):
+        code = """
+import ctypes, torch
+def product(*at):
+    return blas.cublasSgemm_v2(handle, 0, 0, 64, 64, 64, one, *(
+        word for address in at[:2] for word in (ctypes.c_void_p(address), 64)
+    ), one, ctypes.c_void_p(at[2]), 64)
+blas = ctypes.CDLL("libcublas.so.13")
+handle, one = ctypes.c_void_p(), ctypes.byref(ctypes.c_float(1))
+assert blas.cublasCreate_v2(ctypes.byref(handle)) == 0
+live = torch.empty(64 * 64, device="cuda").data_ptr()
+end = live + (2 << 20)
+assert product(live, live, live) == 0
+assert product(live, end - 64, live) == 7 and product(live, live, 0x1000) == 7
+print("well")
+"""
+        run = run_python(code)
+        self.assertEqual((run.stdout, run.returncode), ("well\n", 0), run.stderr)
+        self.assertEqual(run.stderr.count("is no live memory"), 2, run.stderr)
+
     def test_too_much_is_an_out_of_memory_error(self):
         with self.assertRaises(torch.OutOfMemoryError):
             torch.empty(200 << 30, dtype=torch.uint8, device="cuda")

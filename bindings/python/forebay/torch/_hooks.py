@@ -123,8 +123,8 @@ def use(
 ) -> torch.cuda.MemPool:
     """As :func:`pool`, for every thread and until the process ends. Once a device.
 
-    Tensors of before stay where they are. A graph must not be captured meanwhile: PyTorch would
-    take the graph's memory from this pool and not keep it for the graph.
+    Tensors of before stay where they are. A graph that is captured meanwhile has memory of CUDA's,
+    unless it is given a pool: ``torch.cuda.graph(g, pool=forebay.torch.make_pool().id)``.
     """
     index = device_index(device)
     if index not in _used:
