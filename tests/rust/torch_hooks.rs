@@ -100,7 +100,7 @@ fn wrong_devices_and_shares_change_nothing() {
 
 fn too_much_is_told_and_counted() {
     let before = counts().out_of_memory;
-    let mut address = 1 as *mut c_void;
+    let mut address = std::ptr::dangling_mut();
     // SAFETY: a local to fill.
     let told = unsafe { forebay_torch_allocate(&raw mut address, 1 << 50, 0, null_mut()) };
     assert_eq!((told, address), (Status::OutOfMemory, null_mut()));

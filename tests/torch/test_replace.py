@@ -61,7 +61,7 @@ class Replaced(unittest.TestCase):
         tensor = torch.empty(4 * MIB, device="cuda")
         address = tensor.data_ptr()
         with torch.cuda.stream(stream):
-            torch.cuda._sleep(300_000_000)
+            torch.cuda._sleep(1_000_000_000)
             tensor.fill_(1.0)
             tensor.record_stream(stream)
         del tensor
@@ -74,7 +74,7 @@ class Replaced(unittest.TestCase):
         with torch.cuda.stream(stream):
             tensor = torch.empty(4 * MIB, device="cuda")
             address = tensor.data_ptr()
-            torch.cuda._sleep(300_000_000)
+            torch.cuda._sleep(1_000_000_000)
             tensor.fill_(2.0)
             del tensor
         mine = [torch.empty(4 * MIB, device="cuda") for _ in range(3)]

@@ -50,7 +50,7 @@ class Simulated(unittest.TestCase):
         tensor = torch.empty(MIB, device="cuda")
         address = tensor.data_ptr()
         with torch.cuda.stream(stream):
-            torch.cuda._sleep(300_000_000)
+            torch.cuda._sleep(1_000_000_000)
             tensor.record_stream(stream)
         del tensor
         other = torch.empty(MIB, device="cuda")
