@@ -156,7 +156,10 @@ pub extern "C" fn forebay_torch_segment_free(
 /// `init_fn`: how many devices PyTorch has. Nothing is made yet.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_torch_init(device_count: i32) {
-    torch::init(device_count);
+    let _told = guarded(|| {
+        torch::init(device_count);
+        Ok(())
+    });
 }
 
 /// `reset_fn`, which is `torch.cuda.empty_cache()`: waits for the devices, unless a capture is
@@ -224,7 +227,8 @@ pub extern "C" fn forebay_torch_record_stream(ptr: *mut c_void, stream: StreamT)
 /// private pool, whose memory serves nothing else until it is released as often as it was begun.
 /// No fence is recorded until it ends.
 ///
-/// @param filter called with `ctx` and a stream, with no lock of ours held.
+/// @param filter called with `ctx` and a stream, whenever a stream is seen for the first time. It
+/// must not call Forebay.
 /// @return FOREBAY_ERROR_INVALID_ARGUMENT without a filter; else as forebay_capture_begin().
 ///
 /// Thread-safe.

@@ -4,7 +4,7 @@
 //! address 0; addresses are multiples of 512, as those of PyTorch's own allocator are; a free is
 //! in the order of the stream that PyTorch names and never fails the caller; memory of a graph's
 //! private pool serves nothing else until PyTorch releases it (`private`). Must not call PyTorch,
-//! but for the filter that it gave for a private pool, and that with no lock of the pool's held.
+//! but for the filter that it gave for a private pool, and that with no lock of a pool's held.
 //! Cost over the pool's own: a lock for the counts, and a look at whether a private pool is open.
 
 pub mod counts;
@@ -17,7 +17,7 @@ use crate::error::{Error, Result, Status};
 use crate::pool::{HANDLE_SHIFT, Pool, Settings, capture, control, devices, hot, registry};
 use crate::slab::class::{SLOT_MAX, class_of, slot_bytes};
 use counts::Counts;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use watch::Kind;
 
@@ -39,8 +39,6 @@ struct Device {
 static DEVICES: [Device; DEVICES_MAX] =
     [const { Device { handle: AtomicU64::new(NONE), counts: Mutex::new(Counts::new()) } };
         DEVICES_MAX];
-/// How many devices PyTorch has said there are.
-static COUNT: AtomicI32 = AtomicI32::new(0);
 /// Whether a free that could not be done has been told.
 static TOLD: AtomicBool = AtomicBool::new(false);
 
@@ -219,9 +217,9 @@ fn empty(pool: &Pool) -> Result<()> {
     pool.trim(0).map(drop)
 }
 
-/// PyTorch has so many devices.
+/// PyTorch has so many devices: told in the log, since pools are made at first use.
 pub fn init(devices: i32) {
-    COUNT.store(devices, Ordering::Relaxed);
+    tracing::debug!(devices, "PyTorch allocates here");
 }
 
 /// `torch.cuda.empty_cache()`: idle memory of every device goes back to it.

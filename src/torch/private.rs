@@ -22,7 +22,8 @@ pub struct Id {
     pub second: u64,
 }
 
-/// Says whether a stream belongs to the private pool; its word comes first.
+/// Says whether a stream belongs to the private pool; its word comes first. Called with the lock
+/// of the private pools held, so that none is closed meanwhile: it must not allocate.
 pub type Filter = unsafe extern "C" fn(*mut c_void, *mut c_void) -> bool;
 
 /// A private pool.
@@ -57,11 +58,8 @@ pub fn begin(device: i32, id: Id, filter: Filter, word: usize) -> Result<()> {
     let at = all.iter().position(|p| p.device == device && p.id == id);
     let fresh =
         || Private { device, id, open: None, uses: 0, streams: Vec::new(), ended: Vec::new() };
-    if at.is_none() {
-        all.push(fresh());
-    }
-    let last = all.len() - 1;
-    let private = &mut all[at.unwrap_or(last)];
+    // Those opened last are asked first.
+    let mut private = at.map_or_else(fresh, |at| all.remove(at));
     private.uses += 1;
     let before = private.open.replace((filter, word, hold));
     if let Some((_, _, hold)) = before {
@@ -69,6 +67,7 @@ pub fn begin(device: i32, id: Id, filter: Filter, word: usize) -> Result<()> {
     } else {
         OPEN.fetch_add(1, Ordering::Release);
     }
+    all.push(private);
     Ok(())
 }
 
@@ -80,21 +79,18 @@ pub fn look(device: i32, stream: u64) -> Result<()> {
     if OPEN.load(Ordering::Acquire) == 0 {
         return Ok(());
     }
-    let open: Vec<(Id, Filter, usize)> = all()
-        .iter()
-        .filter(|p| p.device == device && !p.streams.iter().any(|s| s.0 == stream))
-        .filter_map(|p| p.open.map(|(filter, word, _)| (p.id, filter, word)))
-        .collect();
-    // SAFETY: PyTorch promised that its filter stays callable until the private pool is closed.
-    let takes = |(_, filter, word): &(Id, Filter, usize)| unsafe {
-        filter(*word as *mut c_void, stream as *mut c_void)
-    };
-    let Some((id, ..)) = open.into_iter().find(takes) else { return Ok(()) };
     let mut all = all();
-    let Some(private) = all.iter_mut().find(|p| p.device == device && p.id == id) else {
+    let has = |p: &Private| p.device == device && p.streams.iter().any(|s| s.0 == stream);
+    if all.iter().any(has) {
         return Ok(());
+    }
+    let takes = |p: &&mut Private| {
+        let Some((filter, word, _)) = p.open.filter(|_| p.device == device) else { return false };
+        // SAFETY: it stays callable until the private pool is closed, which needs the lock.
+        unsafe { filter(word as *mut c_void, stream as *mut c_void) }
     };
-    if private.open.is_some() && !private.streams.iter().any(|s| s.0 == stream) {
+    // The one opened last comes first, as in PyTorch.
+    if let Some(private) = all.iter_mut().rev().find(takes) {
         let number = capture::begin(stream)?;
         private.streams.push((stream, number));
     }
@@ -136,7 +132,7 @@ pub fn release(device: i32, id: Id) -> Result<()> {
     if private.uses > 0 || private.open.is_some() {
         return Ok(());
     }
-    let gone = all.swap_remove(at);
+    let gone = all.remove(at);
     drop(all);
     let mut done = Ok(());
     for number in gone.ended {

@@ -318,12 +318,17 @@ print("well")
         self.well("""
 import torch, forebay, forebay.torch
 forebay.torch.replace()
+c = torch.zeros(3, device="cuda:0")
+assert forebay.torch.memory_stats(1)["reserved_bytes.all.current"] == 0
+assert len(forebay.torch.snapshot()["segments"]) == 1
+assert torch.cuda.mem_get_info(1)[0] == torch.cuda.mem_get_info(1)[1], "a pool was made"
 a = torch.arange(100000, dtype=torch.float32, device="cpu").to("cuda:0")
 b = a.to("cuda:1")
 assert b.device.index == 1 and torch.equal(b.cpu(), a.cpu())
 assert torch.equal((b.to("cuda:0")).cpu(), a.cpu())
 assert forebay.owns(a.data_ptr()) and forebay.owns(b.data_ptr())
 assert forebay.torch.memory_allocated(1) > 0
+assert len({s["device"] for s in forebay.torch.snapshot()["segments"]}) == 2
 assert forebay.torch.device_pool(1).stats().live_blocks == 1
 torch.cuda.empty_cache()
 print("well")

@@ -8,14 +8,14 @@ own recorder works, and the functions here lead to it.
 from __future__ import annotations
 
 import atexit
+import ctypes as c
 import pickle
 import sys
 import time
 from collections import deque
 from os import PathLike
+from pathlib import Path
 from typing import Any, Optional, Union
-
-import ctypes as c
 
 import torch
 from torch.cuda import memory as torch_memory
@@ -23,7 +23,7 @@ from torch.cuda import memory as torch_memory
 from .._library import LIB
 from . import _native
 from ._hooks import is_replaced
-from ._stats import device_pool
+from ._stats import device_pool, memory_stats
 
 Frame = dict[str, Any]
 Entry = dict[str, Any]
@@ -112,18 +112,12 @@ def record_memory_history(
         LIB.forebay_torch_watch(None, None)
         _kept.append(_recorder)
     _recorder = _Recorder(min(max_entries, sys.maxsize), enabled != "state")
-    companion = _native.companion(_torch_folder())
+    companion = _native.companion(Path(torch.__file__).parent)
     watcher = _native.address(companion, "forebay_companion_watch")
     LIB.forebay_torch_watch(watcher, c.cast(_recorder.function, c.c_void_p))
 
 
 _kept: list[_Recorder] = []
-
-
-def _torch_folder() -> Any:
-    from pathlib import Path
-
-    return Path(torch.__file__).parent
 
 
 @atexit.register
@@ -134,6 +128,8 @@ def _stop() -> None:
 
 def _blocks(device: int) -> list[dict[str, Any]]:
     """The live blocks of a device, by address, as a snapshot has them."""
+    if memory_stats(device)["allocation.all.current"] == 0:
+        return []  # and no pool is made on a device that was never used
     usable = c.c_size_t()
     known = _recorder.live if _recorder else {}
     found = []

@@ -61,6 +61,8 @@ def replace(*, patch: bool = False) -> None:
     """
     global _replaced
     if _replaced is None:
+        if not hasattr(torch._C, "_cuda_customAllocator"):
+            raise RuntimeError("this PyTorch is built without CUDA: there is nothing to replace")
         companion = _native.companion(Path(torch.__file__).parent)
         allocator = torch._C._cuda_customAllocator(
             _native.address(companion, "forebay_companion_alloc"),
@@ -98,6 +100,8 @@ def make_pool(*, use_on_oom: bool = False, no_split: bool = False) -> torch.cuda
         raise RuntimeError(
             "after forebay.torch.replace() every tensor is Forebay's; PyTorch has no MemPool then"
         )
+    if not hasattr(torch._C, "_cuda_customAllocator"):
+        raise RuntimeError("this PyTorch is built without CUDA")
     if _segments is None:
         _segments = torch._C._cuda_customAllocator(
             _native.address(LIB, "forebay_torch_segment_alloc"),

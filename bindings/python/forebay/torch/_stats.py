@@ -14,7 +14,7 @@ from torch.cuda import memory as torch_memory
 
 from .._errors import check
 from .._library import LIB
-from .._pool import Pool, tag_number
+from .._pool import Pool, Stats, tag_number
 from . import _native
 from ._hooks import Device, device_index, is_replaced
 
@@ -46,8 +46,11 @@ def _own_stats(index: int) -> dict[str, Number]:
     counts = _native.CDeviceStats()
     counts.struct_size = c.sizeof(counts)
     check(LIB.forebay_torch_device_stats(index, c.byref(counts)))
-    pool = device_pool(index)
-    accounts = pool.stats()
+    if counts.blocks[0].allocated + counts.out_of_memory == 0:
+        # Asking makes no pool on a device that was never used.
+        accounts = Stats(**dict.fromkeys(Stats.__dataclass_fields__, 0))
+    else:
+        accounts = device_pool(index).stats()
     page = accounts.mapped_bytes // max(accounts.pages_created - accounts.pages_released, 1)
     found: dict[str, Number] = {}
     for at, name in enumerate(_POOLS):
