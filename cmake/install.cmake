@@ -15,6 +15,8 @@ install(FILES "${PROJECT_SOURCE_DIR}/include/forebay.h"
 # ---- the Python package's own copies: files, since a wheel holds no links
 install(PROGRAMS "$<TARGET_FILE:forebay>" DESTINATION forebay/lib RENAME libforebay.so.0
   COMPONENT python EXCLUDE_FROM_ALL)
+install(PROGRAMS "$<TARGET_FILE:forebay_torch>" DESTINATION forebay/lib
+  COMPONENT python EXCLUDE_FROM_ALL)
 
 # ---- the preload library, beside libforebay.so.0, and the command, which looks for it in the
 # lib folder of its own prefix

@@ -47,7 +47,7 @@
 //! | floor | rooms |
 //! |---|---|
 //! | 9 | [`abi`]: the C functions |
-//! | 7 | [`kv`]: sequences over paged blocks; [`plan`]: static plans; `cust`: memory in that crate's types |
+//! | 7 | [`kv`]: paged KV cache; [`plan`]: static plans; [`torch`]: PyTorch's hooks; `cust` |
 //! | 6 | [`pool`]: the composition, hot path, ladder, keeper |
 //! | 5 | [`slab`]: size classes, slabs, live marks, depots |
 //! | 4 | [`heap`]: blocks, runs, holes, placement |
@@ -101,4 +101,5 @@ pub mod plan;
 pub mod pool;
 pub mod slab;
 pub mod stream;
+pub mod torch;
 pub mod vmem;

@@ -1,10 +1,11 @@
 //! Launches of kernels.
 //!
-//! Three ways, by the kernel's name. With a body (`control`): a host function of the stream, which
+//! Four ways, by the kernel's name. With a body (`control`): a host function of the stream, which
 //! calls it on arguments that were copied at the launch; in a capture the graph holds the copy. A
-//! name that the driver's own kernels have: the driver's launch, with its checks. Any
-//! other: a launch that touches nothing, so the stream has an entry and a graph a node.
-//! Promises that a launch's shape is checked alike in all three. A body whose context fails before
+//! name that the driver's own kernels have: the driver's launch, with its checks. Fills and spins
+//! of PyTorch's (`torch`): fills of the driver's, and a body. Any other: a launch that touches
+//! nothing, so the stream has an entry and a graph a node.
+//! Promises that a launch's shape is checked alike in all four. A body whose context fails before
 //! its turn is not called, and its copy of the arguments is not freed.
 
 use crate::control::{self, Bodied};
@@ -13,6 +14,7 @@ use crate::entry::{export, place};
 use crate::function::resident;
 use crate::module;
 use crate::state;
+use crate::torch::{self, Known};
 use crate::types::*;
 use std::ffi::{CString, c_char, c_void};
 use std::sync::{Mutex, PoisonError};
@@ -26,9 +28,9 @@ const GRID_YZ_MAX: u32 = 65_535;
 /// Dynamic shared memory of a block, unless the program has asked for more.
 const SHARED_MAX: u32 = 48 << 10;
 /// Kernels that the simulated driver has bodies of: see its documentation.
-const OF_DRIVER: &[&str] = &["fill_u32", "add_u32", "copy_u32", "checksum_u64", "spin_until"];
-/// Does nothing when it is to fill no words.
-const NOTHING: &str = "fill_u32";
+const OF_DRIVER: &[&str] = &[FILL, "add_u32", "copy_u32", "checksum_u64", "spin_until"];
+/// Fills words; does nothing when there are none.
+pub const FILL: &str = "fill_u32";
 /// `cudaGraphUserObjectMove`.
 const MOVE: u32 = 1;
 /// `cudaUserObjectNoDestructorSync`.
@@ -156,16 +158,20 @@ unsafe fn launch(own: bool, function: u64, launch: Launch, arguments: *mut *mut 
     check(&launch, kernel.shared)?;
     // SAFETY: the caller's promise.
     unsafe {
-        match control::body_of(&kernel.name) {
-            Some(bodied) => with_body(driver, own, Call::new(bodied, launch, arguments)?),
-            None if OF_DRIVER.contains(&kernel.name.as_str()) => {
+        match (control::body_of(&kernel.name), torch::known(&kernel.name)) {
+            (Some(bodied), _) => with_body(driver, own, Call::new(bodied, launch, arguments)?),
+            (None, Some(Known::Spin)) => {
+                with_body(driver, own, Call::new(torch::spin(), launch, arguments)?)
+            }
+            (None, Some(Known::Fill(width))) => torch::fill(driver, own, &launch, width, arguments),
+            (None, None) if OF_DRIVER.contains(&kernel.name.as_str()) => {
                 of_driver(driver, own, &kernel.name, &launch, arguments)
             }
-            None => {
+            (None, None) => {
                 let (mut to, mut value, mut count) = (0u64, 0u32, 0u64);
                 let mut none: [*mut c_void; 3] =
                     [(&raw mut to).cast(), (&raw mut value).cast(), (&raw mut count).cast()];
-                of_driver(driver, own, NOTHING, &launch, none.as_mut_ptr())
+                of_driver(driver, own, FILL, &launch, none.as_mut_ptr())
             }
         }
     }?;
@@ -271,7 +277,12 @@ fn function_of(driver: &Driver, name: &str) -> Result<u64, Code> {
     loaded.iter().find(known).map(|l| l.function).ok_or(ERROR_INVALID_DEVICE_FUNCTION)
 }
 
-unsafe fn of_driver(
+/// Launches the driver's own kernel of this name.
+///
+/// # Safety
+///
+/// The arguments are the kernel's.
+pub unsafe fn of_driver(
     driver: &Driver,
     own: bool,
     name: &str,

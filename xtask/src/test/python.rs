@@ -86,7 +86,7 @@ fn install(wheel: &Path, site: &Path) -> Outcome<()> {
         .arg(site)
         .arg(wheel);
     proc::capture(&mut pip)?;
-    for name in ["libforebay.so.0", "libforebay_preload.so"] {
+    for name in ["libforebay.so.0", "libforebay_preload.so", "libforebay_torch.so"] {
         let library = site.join("forebay/lib").join(name);
         if !library.symlink_metadata().is_ok_and(|m| m.is_file()) {
             return Err(format!("{} is no file", library.display()));

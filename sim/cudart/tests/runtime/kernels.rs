@@ -126,6 +126,53 @@ fn the_drivers_own_kernels_and_unknown_ones_are_queued() {
     assert_eq!(cudaFree(device), 0);
 }
 
+/// Launches PyTorch's fill of this type, and gives the words that it has written to.
+fn filled(of: &'static str, value: &[u8], count: i32, words: usize) -> Vec<u32> {
+    let name = format!("_Z29vectorized_elementwise_kernelILi4ENS0_11FillFunctorI{of}EE");
+    let name = std::ffi::CString::new(name).expect("no zero");
+    let function = of.as_ptr() as u64;
+    let binary = __cudaRegisterFatBinary(std::ptr::null_mut());
+    let none = std::ptr::null_mut();
+    __cudaRegisterFunction(binary, function, none, name.as_ptr(), -1, none, none, none, none, none);
+    let (mut device, mut count) = (device_words(&vec![0; words]), count);
+    let mut value = value.to_vec();
+    let mut places =
+        [(&raw mut count).cast::<c_void>(), value.as_mut_ptr().cast(), (&raw mut device).cast()];
+    assert_eq!(cudaLaunchKernel(function, ONE, ONE, places.as_mut_ptr(), 0, 0), 0);
+    assert_eq!(cudaDeviceSynchronize(), 0);
+    let found = words_of(device, words);
+    __cudaUnregisterFatBinary(binary);
+    assert_eq!(cudaFree(device), 0);
+    found
+}
+
+#[test]
+fn fills_of_pytorchs_write_every_element_and_no_more() {
+    let _turn = turn();
+    assert_eq!(filled("f", &1.5f32.to_ne_bytes(), 2, 3), [0x3fc0_0000, 0x3fc0_0000, 0]);
+    let long = 0x0102_0304_0506_0708u64.to_ne_bytes();
+    let words = [0x0506_0708, 0x0102_0304];
+    assert_eq!(filled("l", &long, 2, 5), [words[0], words[1], words[0], words[1], 0]);
+    assert_eq!(filled("N3c108BFloat16E", &[0xc0, 0x3f], 3, 2), [0x3fc0_3fc0, 0x3fc0]);
+    assert_eq!(filled("b", &[1], 5, 2), [0x0101_0101, 1]);
+    assert_eq!(filled("d", &[0; 8], 1, 3), [0, 0, 0]);
+}
+
+#[test]
+fn pytorchs_spin_keeps_its_stream_busy() {
+    let _turn = turn();
+    static ADDRESS: u8 = 0;
+    let (binary, function) = register(c"_ZN2at4cuda11spin_kernelEl", &ADDRESS);
+    let stream = stream();
+    let mut cycles = 1_000_000i64;
+    let mut places = [(&raw mut cycles).cast::<c_void>()];
+    assert_eq!(cudaLaunchKernel(function, ONE, ONE, places.as_mut_ptr(), 0, stream), 0);
+    assert_eq!(cudaStreamQuery(stream), 600);
+    assert_eq!(cudaStreamSynchronize(stream), 0);
+    assert_eq!(cudaStreamDestroy(stream), 0);
+    __cudaUnregisterFatBinary(binary);
+}
+
 #[test]
 fn shapes_are_checked_and_shared_memory_is_asked_for() {
     let mut turn = turn();
