@@ -54,6 +54,21 @@ int main(void) {
   CUdeviceptr last = take(1);
   OK(cuCtxDestroy_v2(other));
   is_stale(last);
+  /* It ends with its last use, as programs of before CUDA 4.0 count them. */
+  CUcontext again_it = NULL;
+  OK(cuCtxCreate_v2(&other, 0, 0));
+  last = take(1);
+  OK(cuCtxAttach(&again_it, 0));
+  IS(again_it == other, 1);
+  OK(cuCtxDetach(other));
+  CUdeviceptr beside = take(1);
+  OK(cuMemFree_v2(beside));
+  IS(cuCtxDetach(primary), INVALID_CONTEXT);
+  beside = take(1);
+  OK(cuCtxDetach(other));
+  is_stale(last);
+  is_stale(beside);
+  IS(cuMemAlloc_v2(&nothing, BYTES) != SUCCESS, 1);
   begin();
   fresh = take(1);
   OK(cuMemFree_v2(fresh));

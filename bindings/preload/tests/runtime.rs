@@ -20,6 +20,19 @@ fn calls_answered_early_are_as_the_runtimes_own() {
     }
 }
 
+/// What is freed early is nobody's while other streams still work on it.
+#[test]
+fn memory_that_is_freed_early_is_reused_after_its_last_use() {
+    let Some(folder) = runtimes() else { return };
+    for major in MAJORS {
+        let name = format!("runtime_orders_{major}");
+        let program = with_runtime("runtime_orders.c", &name, &folder, major, &[]);
+        for seed in ["1", "2", "3"] {
+            ends_well(preloaded_with(&folder, &program).env("FOREBAY_SIM_SEED", seed));
+        }
+    }
+}
+
 /// ZLUDA#404, THAPI#276, cccl#7063: the order of ends, with the library and without it.
 #[test]
 fn after_its_end_the_runtime_says_so_itself() {
