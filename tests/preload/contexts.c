@@ -61,6 +61,7 @@ int main(void) {
   OK(cuCtxAttach(&again_it, 0));
   IS(again_it == other, 1);
   OK(cuCtxDetach(other));
+  OK(cuMemsetD32_v2(last, 6, 16));
   CUdeviceptr beside = take(1);
   OK(cuMemFree_v2(beside));
   IS(cuCtxDetach(primary), INVALID_CONTEXT);
@@ -69,8 +70,11 @@ int main(void) {
   is_stale(last);
   is_stale(beside);
   IS(cuMemAlloc_v2(&nothing, BYTES) != SUCCESS, 1);
-  begin();
+  primary = begin();
   fresh = take(1);
+  /* A primary context has no such uses: nothing ends. */
+  IS(cuCtxDetach(primary), INVALID_CONTEXT);
+  OK(cuMemsetD32_v2(fresh, 6, 16));
   OK(cuMemFree_v2(fresh));
   puts("well");
   return 0;

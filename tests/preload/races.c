@@ -108,6 +108,35 @@ static int next(CUstream old, CUdeviceptr before, unsigned value, CUstream *stre
   return *stream == old && q == before;
 }
 
+/* Another thread than the capture's destroys its stream: the capture is over then, and the pool
+ * waits for nothing any more. */
+static void *destroys(void *stream) {
+  OK(cuCtxSetCurrent(context));
+  OK(cuStreamDestroy_v2((CUstream)stream));
+  return NULL;
+}
+
+static void taken_away(void) {
+  pthread_t thread;
+  CUstream stream;
+  CUdeviceptr p = 0;
+  context = begin();
+  OK(cuMemAlloc_v2(&p, 4096));
+  OK(cuMemFree_v2(p));
+  OK(cuStreamCreate(&stream, 1));
+  OK(cuMemAllocAsync(&p, 4096, stream));
+  OK(cuMemFreeAsync(p, stream));
+  OK(cuStreamBeginCapture_v2(stream, 0));
+  IS(pthread_create(&thread, NULL, destroys, stream), 0);
+  IS(pthread_join(thread, NULL), 0);
+  for (int i = 0; i < 40; i++) {
+    OK(cuMemAlloc_v2(&p, 30 << 20));
+    OK(cuMemsetD32Async(p, 1, 1000, NULL));
+    OK(cuMemFree_v2(p));
+  }
+  IS(served("cuMemAlloc_v2"), 41);
+}
+
 /* A stream is destroyed while it captures, from its own thread, where it joined another's capture,
  * and while another captures: what it freed before is nobody's until its work is done. */
 static void destroyed(void) {
@@ -178,6 +207,8 @@ int main(int count, char **arguments) {
     made();
   } else if (strcmp(what, "unmade") == 0) {
     unmade();
+  } else if (strcmp(what, "taken") == 0) {
+    taken_away();
   } else {
     destroyed();
   }

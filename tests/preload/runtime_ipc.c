@@ -1,5 +1,6 @@
 /* Legacy IPC by the runtime's names, with a peer's device current: the parent has memory on device
- * 0, the child opens it on device 1, copies it, writes it and closes it. */
+ * 0, the child opens it on device 1, copies it, writes it and closes it; or, where the argument says
+ * that device 1 cannot reach device 0, on device 0. */
 #include <cuda_runtime_api.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,6 +26,22 @@ static void is_filled(const unsigned char *bytes, int value) {
   }
 }
 
+/* What enabling peer access would answer: cudaErrorPeerAccessUnsupported. */
+static void out_of_reach(int from, int to) {
+  cudaIpcMemHandle_t handle;
+  void *theirs = NULL;
+  HOLDS(read(from, &handle, sizeof handle) == (ssize_t)sizeof handle);
+  OK(cudaSetDevice(1));
+  HOLDS(cudaIpcOpenMemHandle(&theirs, handle, cudaIpcMemLazyEnablePeerAccess) == 217);
+  HOLDS(cudaGetLastError() == 217);
+  OK(cudaSetDevice(0));
+  OK(cudaIpcOpenMemHandle(&theirs, handle, cudaIpcMemLazyEnablePeerAccess));
+  OK(cudaMemset(theirs, 0x32, BYTES));
+  OK(cudaDeviceSynchronize());
+  OK(cudaIpcCloseMemHandle(theirs));
+  HOLDS(write(to, "d", 1) == 1);
+}
+
 static void importer(int from, int to) {
   static unsigned char bytes[BYTES];
   cudaIpcMemHandle_t handle;
@@ -48,7 +65,7 @@ static void importer(int from, int to) {
   HOLDS(write(to, "d", 1) == 1);
 }
 
-int main(void) {
+int main(int count, char **arguments) {
   static unsigned char bytes[BYTES];
   cudaIpcMemHandle_t handle;
   int there[2], back[2], status = 0;
@@ -57,7 +74,8 @@ int main(void) {
   HOLDS(pipe(there) == 0 && pipe(back) == 0);
   pid_t child = fork();
   if (child == 0) {
-    importer(there[0], back[1]);
+    int reach = count < 2 || strcmp(arguments[1], "unreachable") != 0;
+    (reach ? importer : out_of_reach)(there[0], back[1]);
     return 0;
   }
   OK(cudaSetDevice(0));

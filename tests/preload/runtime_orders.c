@@ -46,7 +46,7 @@ int main(void) {
     for (int i = 0; i < 6; i++) {
       OK(cudaMemsetAsync(p, 0xee, BYTES, busy));
     }
-    OK(ordered && round % 3 ? cudaFreeAsync(p, busy) : cudaFree(p));
+    OK(ordered ? cudaFreeAsync(p, busy) : cudaFree(p));
     OK(round % 16 < 8 ? cudaMalloc(&q, size) : cudaMallocAsync(&q, size, next));
     OK(cudaMemsetAsync(q, round, BYTES, next));
     OK(cudaStreamSynchronize(next));

@@ -40,6 +40,17 @@ fn each_name_leads_to_the_form_that_was_asked_for() {
     }
 }
 
+/// HAMi-core#233: a form that a newer driver has, and nobody knew when this was written.
+#[test]
+fn a_newer_form_is_the_drivers() {
+    let folder = built().scratch.join("newer-driver");
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let shared = ["-DDRIVER", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1"];
+    compile("newer.c", "newer-driver/libcuda.so.1", &shared);
+    let program = compile("newer.c", "newer", &["-rdynamic", "-ldl"]);
+    ends_well(preloaded(&program).env("LD_LIBRARY_PATH", &folder));
+}
+
 /// HAMi#27: on a driver without stream-ordered memory its names are not there, and nothing of this
 /// library needs them.
 #[test]

@@ -164,6 +164,7 @@ fn captures_race_with_pools_and_streams() {
     made.arg("made").env("FOREBAY_SIM_REAL_DELAYS", "1");
     ends_well(made.env("FOREBAY_SIM_FAULTS", "stall cuStreamBeginCapture 400ms"));
     ends_well(preloaded(&program).arg("unmade"));
+    ends_well(preloaded(&program).arg("taken"));
     for seed in ["1", "2", "3", "4"] {
         ends_well(preloaded(&program).arg("destroyed").env("FOREBAY_SIM_SEED", seed));
     }

@@ -186,6 +186,13 @@ fn another_devices_pages() {
     let mixed = pool.import(&[fd.as_fd(), exported.fds[0].as_fd()]).expect_err("two devices'");
     assert_eq!(mixed.status(), Status::InvalidArgument, "{mixed}");
     assert!(mixed.message().contains("several devices"), "{mixed}");
+    // Access that is refused undoes the import.
+    let before = pool.stats().expect("alive").other_bytes;
+    sim.script("fail cuMemSetAccess with 999 #1");
+    let refused = pool.import(&[fd.as_fd()]).expect_err("no access");
+    assert_eq!(refused.status(), Status::Driver, "{refused}");
+    sim.script("");
+    assert_eq!(pool.stats().expect("alive").other_bytes, before, "nothing is kept");
     let at = pool.import(&[fd.as_fd()]).expect("within reach");
     assert_eq!([0, 1, 2].map(|device| access(&sim, at, device)), [3, 3, 0]);
     // A change of peers leaves it alone, as they need not reach its device.

@@ -169,10 +169,11 @@ pub fn stream_destroyed(stream: Handle) {
 }
 
 /// A stream is about to go. A capture that began on it ends with it, and ends now, so that the pool
-/// can ask about the work that the stream has before.
-pub fn give_up(stream: Handle) {
+/// can ask about the work that the stream has before. Whether none is left that only the stream's
+/// end ends: another thread than the one that began it may not end it.
+pub fn give_up(stream: Handle) -> bool {
     if !any_open() || !open().iter().any(|capture| capture.stream == stream) {
-        return;
+        return true;
     }
     let mut graph = 0;
     let to = &raw mut graph;
@@ -185,9 +186,11 @@ pub fn give_up(stream: Handle) {
             plainly(|| unsafe { std::mem::transmute::<usize, Destroy>(found)(graph) });
         }
     }
-    if !captures(stream) {
+    let is_over = !captures(stream);
+    if is_over {
         close_on(stream);
     }
+    is_over
 }
 
 /// A pool is made while captures are open: it learns of them.

@@ -142,8 +142,8 @@ pub unsafe extern "C" fn cuStreamDestroy_v2(stream: Handle) -> Result {
     if postponed().iter().any(|(known, _)| *known == stream) {
         return crate::cuda::INVALID_HANDLE;
     }
-    capture::give_up(stream);
-    let current = place::current();
+    let may_stay = capture::give_up(stream);
+    let current = place::current().filter(|_| may_stay);
     match (retire(stream), current) {
         (Some(pool::BUSY), Some((context, _))) => {
             postponed().push((stream, context));

@@ -154,6 +154,9 @@ fn the_runtime_opens_memory_of_a_peer() {
         let mut run = preloaded_with(&folder, &program);
         let (_, errors) = ends_well(run.env("XDG_RUNTIME_DIR", &sockets));
         assert_eq!(errors, "");
+        run.arg("unreachable").env("FOREBAY_SIM_LACKS", "peer");
+        let (_, errors) = ends_well(&mut run);
+        assert!(errors.contains("the current device cannot reach its device"), "{errors}");
         fs::remove_dir_all(&sockets).expect("the test's own");
     }
 }
