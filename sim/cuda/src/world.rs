@@ -68,6 +68,8 @@ pub struct Context {
     pub api_version: u32,
     /// The preferred cache configuration.
     pub cache_config: u32,
+    /// Uses that `cuCtxDetach` gives back.
+    pub uses: u32,
 }
 
 /// A device.
@@ -481,6 +483,7 @@ impl World {
             peers: Vec::new(),
             api_version: 3020,
             cache_config: 0,
+            uses: 1,
         };
         self.contexts.insert(id, context);
         id
