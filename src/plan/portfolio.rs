@@ -27,9 +27,10 @@ use std::time::{Duration, Instant};
 const REPORT_EVERY: Duration = Duration::from_millis(50);
 /// Effort for heights between multiples of the shared alignment, beside as much as before.
 const FINE_EFFORT: u64 = 20_000;
-/// Up to so many buffers packings and the exact search get the same effort; above, the exact
-/// search gets a quarter of it.
+/// Up to so many buffers packings and the exact search get the same effort from the start.
 const EVEN_SHARE_BUFFERS: usize = 500;
+/// With more, packings get this much before.
+const PACKINGS_FIRST: u64 = 500_000;
 /// Steps of halving towards the best height.
 const NEARNESS_MAX: i32 = 6;
 /// Most searchers, and most threads.
@@ -194,10 +195,11 @@ impl<'p> Searcher<'p> {
     /// One packing or one start.
     fn turn(&mut self, watch: &mut Watch) {
         // Of many buffers packings are worth more than starts.
-        let share = if self.minimiser.len() > EVEN_SHARE_BUFFERS { 4 } else { 1 };
-        let packing = self.minimiser.effort() / share;
+        let late = self.minimiser.len() > EVEN_SHARE_BUFFERS;
+        let ahead = if late { PACKINGS_FIRST } else { 0 };
+        let packing = self.minimiser.effort().saturating_sub(ahead);
         match self.exact.as_ref().map(|exact| self.spent + exact.effort()) {
-            Some(exact) if self.goal.strict || exact <= packing => self.start(watch),
+            Some(exact) if self.goal.strict || exact < packing => self.start(watch),
             _ => {
                 self.minimiser.turn(&mut self.random);
             }

@@ -42,10 +42,10 @@ const MINIMALLOC_S: [(&str, f64); 11] = [
 /// Large instances: file, effort that the search may take, height over bound at most, seconds.
 /// The budget is effort, so that heights do not depend on what else the machine does.
 const LARGE: [(&str, &str, f64, f64); 4] = [
-    ("idealloc/benchmarks/somas_tensors/resnet50.csv", "400000", 1.0, 0.5),
-    ("idealloc/benchmarks/somas_tensors/pangu_2.6B.csv.gz", "700000", 1.003, 1.0),
-    ("idealloc/benchmarks/iopddl/G_1.csv", "700000", 1.0, 1.0),
-    ("idealloc/benchmarks/iopddl/Y_1.csv.gz", "700000", 1.0, 1.0),
+    ("idealloc/benchmarks/somas_tensors/resnet50.csv", "1500000", 1.0, 0.5),
+    ("idealloc/benchmarks/somas_tensors/pangu_2.6B.csv.gz", "1000000", 1.003, 1.0),
+    ("idealloc/benchmarks/iopddl/G_1.csv", "1000000", 1.0, 1.0),
+    ("idealloc/benchmarks/iopddl/Y_1.csv.gz", "1000000", 1.0, 1.0),
 ];
 
 /// Measures all; `quick` takes one seed.
