@@ -14,7 +14,7 @@ def run_python(code: str, **variables: str) -> subprocess.CompletedProcess:
     environment = {**os.environ, **variables}
     environment.pop("FOREBAY_SIM_REPORT", None)
     folder = os.path.dirname(__file__)
-    environment["PYTHONPATH"] = folder + os.pathsep + environment["PYTHONPATH"]
+    environment["PYTHONPATH"] = folder + os.pathsep + environment.get("PYTHONPATH", "")
     return subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code],
         env=environment, capture_output=True, text=True, timeout=150,

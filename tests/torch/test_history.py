@@ -156,12 +156,14 @@ class History(unittest.TestCase):
             ft.record_memory_history(max_entries=0)
 
     def test_an_exception_on_its_way_is_kept(self):
-        def fail():
-            tensor = allocate_here(1000)
-            raise KeyError(tensor.shape)
+        def failing():
+            yield allocate_here(1000)
+            raise KeyError("on its way")
 
-        with self.assertRaises(KeyError):
-            fail()
+        # The half-made list dies, and the tensor in it, with the exception pending.
+        with self.assertRaisesRegex(KeyError, "on its way"):
+            list(failing())
+        self.assertEqual(actions(ft.snapshot())[-2:].count("free_completed"), 1)
 
     def test_threads_are_recorded(self):
         def work():
