@@ -195,10 +195,12 @@ fn a_prefix_is_shared_and_its_tail_copied() {
 
 #[test]
 fn tenants_share_nothing() {
-    let cache = cache(16);
-    filled(&cache, &numbers(0..8));
-    let other = cache.open(Open { salt: 1, priority: 0 }).expect("room");
-    assert_eq!(cache.find_prefix(other, &numbers(0..8)), Ok(Match::default()));
+    for hashing in [Hashing::Xxh3, Hashing::Poor] {
+        let cache = KvCache::new(Config { hashing, ..config(16) }).expect("it makes sense");
+        filled(&cache, &numbers(0..8));
+        let other = cache.open(Open { salt: 1, priority: 0 }).expect("room");
+        assert_eq!(cache.find_prefix(other, &numbers(0..8)), Ok(Match::default()));
+    }
 }
 
 #[test]
@@ -519,4 +521,59 @@ fn a_prefix_of_low_priority_goes_after_what_continues_it_all_the_same() {
     cache.append(open(&cache), Tokens::Count(8)).expect("one is given up");
     cache.check().expect("the accounts");
     assert_eq!(cache.find_prefix(open(&cache), &numbers(0..8)).expect("empty").tokens, 4);
+}
+
+#[test]
+fn a_duplicate_that_a_fork_shares_stays() {
+    let cache = cache(16);
+    let first = filled(&cache, &numbers(0..4));
+    let second = open(&cache);
+    cache.append(second, Tokens::Known(&numbers(0..8))).expect("blocks");
+    let mut fork = [Seq::from_raw(0)];
+    cache.fork(second, 8, &mut fork).expect("room");
+    cache.commit(second, 8, NO_FENCE).expect("there");
+    cache.free(&[first, second], NO_FENCE).expect("open");
+    cache.check().expect("the fork holds what its blocks continue");
+    cache.commit(fork[0], 8, NO_FENCE).expect("there");
+    assert_eq!(counts(&cache), (2, 13, 0, 0), "alone, it takes the registered one");
+    cache.check().expect("the accounts");
+}
+
+#[test]
+fn blocks_that_take_the_place_of_others_can_be_hit() {
+    let cache = cache(16);
+    let first = filled(&cache, &numbers(0..8));
+    let mut fork = [Seq::from_raw(0)];
+    cache.fork(first, 4, &mut fork).expect("room");
+    cache.rollback(first, 4, NO_FENCE).expect("there");
+    for (seq, start) in [(first, 20), (fork[0], 30)] {
+        cache.append(seq, Tokens::Known(&numbers(start..start + 4))).expect("a block");
+        cache.commit(seq, 8, NO_FENCE).expect("there");
+        let prompt = [numbers(0..4), numbers(start..start + 4)].concat();
+        assert_eq!(cache.find_prefix(open(&cache), &prompt).expect("empty").tokens, 8);
+    }
+}
+
+#[test]
+fn at_most_four_fifths_are_protected() {
+    let cache = KvCache::new(Config { policy: Policy::SegmentedLru, ..config(11) }).expect("sense");
+    let once = |start: i32, hit: bool| {
+        let seq = filled(&cache, &numbers(start..start + 4));
+        let again = open(&cache);
+        if hit {
+            assert_eq!(
+                cache.find_prefix(again, &numbers(start..start + 4)).expect("empty").tokens,
+                4
+            );
+        }
+        cache.free(&[seq, again], NO_FENCE).expect("open");
+    };
+    (0..9).for_each(|at| once(100 * at, true));
+    once(5000, false);
+    cache.append(open(&cache), Tokens::Count(1)).expect("one is given up");
+    let there = |start: i32| {
+        cache.find_prefix(open(&cache), &numbers(start..start + 4)).expect("empty").tokens == 4
+    };
+    assert!(!there(0), "the ninth of eleven blocks that were hit is not protected");
+    assert!(there(5000) && there(100));
 }
