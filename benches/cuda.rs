@@ -34,7 +34,7 @@ const FENCES: [&str; 7] = [
     "cuCtxRecordEvent",
 ];
 /// Calls that ask for or set what is current on the thread; they reach no device. The context's
-/// number is asked for without naming a context, and at most once in ten milliseconds.
+/// number is asked for without naming a context, and at most once in two milliseconds.
 const THREAD: [&str; 7] = [
     "cuCtxGetId",
     "cuCtxGetCurrent",

@@ -114,8 +114,10 @@ pub struct World {
     work: Work,
 }
 
-/// What a context takes to be made under the handle of one that was reset: some way below what a
-/// driver needs, tens of milliseconds, so that who looks less often than that is found out.
+/// What a context takes to end: some way below what a driver needs, tens of milliseconds, so that
+/// who looks less often than that is found out.
+pub const ENDING: Duration = Duration::from_millis(4);
+/// What one takes to be made under the handle of one that ended.
 const ANEW: Duration = Duration::from_millis(20);
 
 static WORLD: Mutex<Option<World>> = Mutex::new(None);

@@ -13,7 +13,7 @@
 //! `cuDevicePrimaryCtxReset`); a primary one is then made anew under the same handle by whoever
 //! uses the device next. Events, streams and memory of before are gone, and using their handles is
 //! undefined, so the context's number is looked at on the way in (`cuCtxGetId`, CUDA 12.0): another
-//! one is a lost context. What was seen holds for [`FRESH`], less than a context takes to be made:
+//! one is a lost context. What was seen holds for [`FRESH`], less than a context takes to end:
 //! until then the number cannot be another. Where the driver has no such number, its answers about
 //! our own events tell.
 //!
@@ -38,9 +38,9 @@ use crate::driver::{Call, Code, DriverError, DriverResult};
 /// `CU_STREAM_CAPTURE_MODE_RELAXED`.
 const RELAXED: u32 = 2;
 
-/// How long a look at the context's number holds. To reset a device and to make its context anew
-/// takes a driver tens of milliseconds at the least.
-const FRESH: Duration = Duration::from_millis(10);
+/// How long a look at the context's number holds: some way below what a driver takes to end a
+/// context, and less still than to make it anew, tens of milliseconds.
+const FRESH: Duration = Duration::from_millis(2);
 
 /// The context of one device.
 #[derive(Debug)]

@@ -13,8 +13,9 @@ use std::sync::Arc;
 /// Runs the scenario if it is one of these.
 pub fn run(name: &str) -> bool {
     match name {
-        "reset and active again" => reset_and_active(true),
-        "reset, which cannot be told" => reset_and_active(false),
+        "reset and active again" => reset_and_active(true, true),
+        "reset, which cannot be told" => reset_and_active(false, true),
+        "reset and ended" => reset_and_active(true, false),
         "dead events" => dead_events(),
         "a new pool after a reset" => new_pool(true),
         "a new pool after a context" => new_pool(false),
@@ -25,8 +26,9 @@ pub fn run(name: &str) -> bool {
     true
 }
 
-/// `told`: the driver tells contexts apart. Else dead events are asked, once.
-fn reset_and_active(told: bool) {
+/// `told`: the driver tells contexts apart. Else dead events are asked, once. `again`: somebody makes
+/// the context active before the pool is used.
+fn reset_and_active(told: bool, again: bool) {
     let sim = Sim::open();
     let pool = Pool::default_pool().expect("a device");
     // Fences in flight, on the own events.
@@ -38,7 +40,9 @@ fn reset_and_active(told: bool) {
     }
     pool.trim(0).expect("a trim");
     sim.ok("cuDevicePrimaryCtxReset_v2", &[0]);
-    sim.get("cuDevicePrimaryCtxRetain", &[0]);
+    if again {
+        sim.get("cuDevicePrimaryCtxRetain", &[0]);
+    }
     let error = pool.alloc(200 * MIB, 0).expect_err("its memory is gone");
     assert_eq!(error.status(), Status::ContextLost, "{error}");
     let before = sim.total_calls();
@@ -56,6 +60,11 @@ fn reset_and_active(told: bool) {
 #[test]
 fn a_reset_under_the_pool_is_told_before_a_dead_handle_is_used() {
     on_sim("reset and active again", &[("SCHEDULE", "stepped")]);
+}
+
+#[test]
+fn a_reset_is_told_while_nobody_has_made_the_context_anew() {
+    on_sim("reset and ended", &[("SCHEDULE", "stepped")]);
 }
 
 #[test]

@@ -179,6 +179,7 @@ pub(super) fn destroy_quietly(world: &World, context: CUcontext, really: bool) -
                     stack.pop();
                 }
             });
+            std::thread::sleep(crate::world::ENDING);
             world.destroy_context(context);
         }
         Ok(())

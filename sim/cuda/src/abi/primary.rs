@@ -8,6 +8,7 @@ use super::device::place;
 use crate::call;
 use crate::entry::{Call, Wait, enter, enter_waiting};
 use crate::types::*;
+use crate::world::ENDING;
 use std::sync::atomic::Ordering;
 
 /// This file's part of the table of calls.
@@ -96,6 +97,7 @@ fn reset(name: &'static str, device: CUdevice) -> CUresult {
             world.device(device)?;
             let id = world.primary_id(device);
             Ok(quiet(world, id).then(move |world| {
+                std::thread::sleep(ENDING);
                 world.destroy_context(id);
                 Ok(())
             }))
