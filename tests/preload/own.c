@@ -1,6 +1,6 @@
 /* A plugin's own runtime, as a framework's extension module brings it: opened without RTLD_GLOBAL,
- * under a program that has none, or, built with -DLINKED, is linked with another. Built as the host,
- * and with -DPLUGIN against each runtime. */
+ * under a program that has none, or, built with -DLINKED, is linked with another. Built as the
+ * host, and with -DPLUGIN against each runtime. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>

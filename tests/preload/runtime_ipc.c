@@ -1,6 +1,6 @@
 /* Legacy IPC by the runtime's names, with a peer's device current: the parent has memory on device
- * 0, the child opens it on device 1, copies it, writes it and closes it; or, where the argument says
- * that device 1 cannot reach device 0, on device 0. */
+ * 0, the child opens it on device 1, copies it, writes it and closes it; or, where the argument
+ * says that device 1 cannot reach device 0, on device 0. */
 #include <cuda_runtime_api.h>
 #include <stdio.h>
 #include <stdlib.h>

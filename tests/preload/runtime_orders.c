@@ -1,5 +1,5 @@
-/* Memory freed by cudaFree, or in a stream's order, while work on a non-blocking stream is in flight
- * on it: whoever gets it next, on whichever stream, never finds the old owner's writes. */
+/* Memory freed by cudaFree, or in a stream's order, while work on a non-blocking stream is in
+ * flight on it: whoever gets it next, on whichever stream, never finds the old owner's writes. */
 #include <cuda_runtime_api.h>
 #include <stdint.h>
 #include <stdio.h>

@@ -287,7 +287,7 @@ pub enum Said {
     MemoryPool,
 }
 
-/// Memory of the device in `owner` becomes accessible to `peer`, or no more, as far as contexts say.
+/// Memory of the device in `owner` becomes accessible to `peer`, or no more, as contexts have it.
 pub fn set_peer(owner: Handle, peer: Device, access: bool) -> pool::Status {
     device_of(owner).map_or(pool::OK, |device| set_reach(device, peer, access, Said::Context))
 }

@@ -162,8 +162,8 @@ fn captured_allocations_of_the_runtime_stay_the_driver_s() {
     }
 }
 
-/// A pool that is made while a capture begins; a capture that makes none; streams that are destroyed
-/// while they capture, or another does.
+/// A pool that is made while a capture begins; a capture that makes none; streams that are
+/// destroyed while they capture, or another does.
 #[test]
 fn captures_race_with_pools_and_streams() {
     let program = linked("races.c", "races");
@@ -171,7 +171,9 @@ fn captures_race_with_pools_and_streams() {
     made.arg("made").env("FOREBAY_SIM_REAL_DELAYS", "1");
     ends_well(made.env("FOREBAY_SIM_FAULTS", "stall cuStreamBeginCapture 400ms"));
     ends_well(preloaded(&program).arg("unmade"));
-    ends_well(preloaded(&program).arg("taken"));
+    // The pool goes on, though it asks about the stream that is gone.
+    let taken = preloaded(&program).arg("taken").output().expect("it starts");
+    assert!(taken.status.success(), "{taken:?}");
     for seed in ["1", "2", "3", "4"] {
         ends_well(preloaded(&program).arg("destroyed").env("FOREBAY_SIM_SEED", seed));
     }

@@ -1,8 +1,9 @@
 //! Graph captures: what they allocate and free on their streams is the driver's; while one is open
 //! the pool records no fence and moves no page.
 //!
-//! Owns the list of open captures, which a capture enters before pools are told of it. A stream that the pool has no lane for, a thread's own default
-//! stream for one, is declared by a stream made for that purpose.
+//! Owns the list of open captures, which a capture enters before pools are told of it. A stream
+//! that the pool has no lane for, a thread's own default stream for one, is declared by a stream
+//! made for that purpose.
 #![allow(non_snake_case, reason = "CUDA's names")]
 
 use super::{driver, plainly, stream};
@@ -182,7 +183,7 @@ pub fn give_up(stream: Handle) -> bool {
         type Destroy = unsafe extern "C" fn(Handle) -> Result;
         let found = loader::symbol(loader::driver(true), c"cuGraphDestroy");
         if found != 0 {
-            // SAFETY: the driver's function of this name has this type; nobody else knows the graph.
+            // SAFETY: the driver's function of this name has this type; the graph is nobody else's.
             plainly(|| unsafe { std::mem::transmute::<usize, Destroy>(found)(graph) });
         }
     }
