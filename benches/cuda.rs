@@ -33,8 +33,10 @@ const FENCES: [&str; 7] = [
     "cuStreamWaitEvent",
     "cuCtxRecordEvent",
 ];
-/// Calls that ask for or set what is current on the thread; they reach no device.
-const THREAD: [&str; 6] = [
+/// Calls that ask for or set what is current on the thread; they reach no device. The context's
+/// number is asked for without naming a context, and at most once in ten milliseconds.
+const THREAD: [&str; 7] = [
+    "cuCtxGetId",
     "cuCtxGetCurrent",
     "cuCtxSetCurrent",
     "cuCtxPushCurrent",

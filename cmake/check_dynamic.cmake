@@ -1,5 +1,6 @@
 # Reads a shared library's dynamic section (LIBRARY, READELF): the SONAME, the nodelete flag,
-# no run path, and nothing needed beyond the C library and gcc's unwinder.
+# no run path, nothing needed beyond the C library and gcc's unwinder, and with UNVERSIONED=ON no
+# versions of its own.
 cmake_minimum_required(VERSION 3.20)
 
 execute_process(COMMAND "${READELF}" -d "${LIBRARY}"
@@ -7,8 +8,12 @@ execute_process(COMMAND "${READELF}" -d "${LIBRARY}"
 if(NOT code EQUAL 0)
   message(FATAL_ERROR "${READELF} cannot read ${LIBRARY}")
 endif()
-if(NOT text MATCHES "\\(SONAME\\)[^\n]*\\[libforebay\\.so\\.0\\]")
-  message(FATAL_ERROR "${LIBRARY}: the SONAME is not libforebay.so.0\n${text}")
+string(REGEX MATCH "\\(SONAME\\)[^\n]*\\[([^\n]*)\\]" _row "${text}")
+if(NOT CMAKE_MATCH_1 STREQUAL SONAME)
+  message(FATAL_ERROR "${LIBRARY}: the SONAME is not ${SONAME}\n${text}")
+endif()
+if(UNVERSIONED AND text MATCHES "\\(VERDEF\\)")
+  message(FATAL_ERROR "${LIBRARY}: its names have versions\n${text}")
 endif()
 if(NOT text MATCHES "NODELETE")
   message(FATAL_ERROR "${LIBRARY}: not linked with -z nodelete\n${text}")

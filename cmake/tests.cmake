@@ -75,7 +75,13 @@ forebay_check_file(exports_cdylib check_exports.cmake ${_map} ${_nm}
   "-DLIBRARY=${FOREBAY_CDYLIB}" -DVERSIONED=OFF)
 forebay_check_file(exports_header check_exports.cmake ${_map}
   "-DHEADER=${PROJECT_SOURCE_DIR}/include/forebay.h")
-forebay_check_file(dynamic_shipped check_dynamic.cmake "-DREADELF=${CMAKE_READELF}"
+set(_readelf "-DREADELF=${CMAKE_READELF}")
+set(_soname -DSONAME=libforebay.so.0)
+forebay_check_file(dynamic_shipped check_dynamic.cmake ${_readelf} ${_soname}
   "-DLIBRARY=$<TARGET_FILE:forebay>")
-forebay_check_file(dynamic_cdylib check_dynamic.cmake "-DREADELF=${CMAKE_READELF}"
+forebay_check_file(dynamic_cdylib check_dynamic.cmake ${_readelf} ${_soname}
   "-DLIBRARY=${FOREBAY_CDYLIB}")
+if(FOREBAY_BUILD_PRELOAD)
+  forebay_check_file(dynamic_preload check_dynamic.cmake ${_readelf}
+    -DSONAME=libforebay_preload.so -DUNVERSIONED=ON "-DLIBRARY=${forebay_PRELOAD}")
+endif()

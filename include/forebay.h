@@ -598,6 +598,69 @@ typedef struct forebay_export {
   uint64_t count;
 } forebay_export;
 
+/**
+ * PyTorch's name for a private pool of memory (`c10::cuda::MempoolId_t`).
+ */
+typedef struct forebay_torch_pool_id {
+  /**
+   * A number of the process's graphs, or 0.
+   */
+  uint64_t first;
+  /**
+   * A number of the program's own pools, or 0.
+   */
+  uint64_t second;
+} forebay_torch_pool_id;
+
+/**
+ * A number over time, as PyTorch's statistics have it.
+ */
+typedef struct forebay_torch_stat {
+  /**
+   * Now.
+   */
+  uint64_t current;
+  /**
+   * The highest since the last reset.
+   */
+  uint64_t peak;
+  /**
+   * All that was ever added.
+   */
+  uint64_t allocated;
+  /**
+   * All that was ever taken away.
+   */
+  uint64_t freed;
+} forebay_torch_stat;
+
+/**
+ * What PyTorch's statistics of a device count, each for all blocks, for those of at most 1 MiB,
+ * and for larger ones.
+ */
+typedef struct forebay_torch_stats {
+  /**
+   * sizeof of this structure; set before the call.
+   */
+  size_t struct_size;
+  /**
+   * Blocks.
+   */
+  struct forebay_torch_stat blocks[3];
+  /**
+   * Their bytes, rounded up to what they take.
+   */
+  struct forebay_torch_stat bytes[3];
+  /**
+   * Their bytes as they were asked for.
+   */
+  struct forebay_torch_stat requested[3];
+  /**
+   * Requests that failed for memory.
+   */
+  uint64_t out_of_memory;
+} forebay_torch_stats;
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -1369,14 +1432,17 @@ forebay_status forebay_export_close(uint64_t id);
  * Maps memory that another process exported into a pool's address space. It counts in the
  * accounts as other, and not against the pool's limit.
  *
- * @param pool NULL: the default pool; its device is the exporting pool's.
+ * @param pool NULL: the default pool; its device is the exporting pool's, or one that reaches that
+ * device's memory. In that case the memory is open to these two devices and to no peer of the
+ * pool's, and a free does not wait for what the exporting pool's device does with it.
  * @param fds description->count descriptors as this process received them; not needed afterwards.
  * @param description as the exporting process sent it, struct_size included.
  * @param ptr receives the address; NULL on failure. Free it with forebay_free() or
  * forebay_dealloc(); the exporting process closes its export after that.
- * @return FOREBAY_ERROR_INVALID_ARGUMENT for descriptors that name no pages of this device,
- * FOREBAY_ERROR_UNSUPPORTED, FOREBAY_ERROR_OUT_OF_MEMORY (address space), FOREBAY_ERROR_DRIVER.
- * Nothing is kept then.
+ * @return FOREBAY_ERROR_INVALID_ARGUMENT for descriptors that name no pages, or pages of several
+ * devices, FOREBAY_ERROR_UNSUPPORTED for pages of a device that is out of reach and where none can
+ * be imported, FOREBAY_ERROR_OUT_OF_MEMORY (address space), FOREBAY_ERROR_DRIVER. Nothing is kept
+ * then.
  *
  * Thread-safe.
  *
@@ -1393,7 +1459,7 @@ forebay_status forebay_import_fd(forebay_pool_t pool,
  * Begins an import whose descriptors come in parts, for exports of more pages than a process may
  * have descriptors.
  *
- * @param pool NULL: the default pool; its device is the exporting pool's.
+ * @param pool NULL: the default pool; of which device, as of forebay_import_fd().
  * @param description as the exporting process sent it, struct_size included.
  * @param id receives the import's number, for forebay_import_pages(), then forebay_import_map()
  * or forebay_import_cancel().
@@ -1584,6 +1650,182 @@ forebay_status forebay_stream_fill(forebay_pool_t pool,
                                    uint8_t value,
                                    size_t bytes,
                                    forebay_stream_t stream);
+
+/**
+ * Allocates for PyTorch: at a multiple of 512, for work on a stream of a device. The device's
+ * pool is made at first use, the default pool for the default device.
+ *
+ * @param ptr receives the address; NULL on failure and for 0 bytes.
+ * @return as forebay_alloc().
+ *
+ * Thread-safe. Costs what forebay_alloc() does and a lock.
+ *
+ * # Safety
+ * `ptr` is NULL or valid for the write of a pointer.
+ */
+forebay_status forebay_torch_allocate(void **ptr,
+                                      size_t bytes,
+                                      int32_t device,
+                                      forebay_stream_t stream);
+
+/**
+ * `alloc_fn`: forebay_torch_allocate() with PyTorch's type. NULL on failure, which PyTorch takes
+ * for an error in a `MemPool` only.
+ *
+ * Thread-safe.
+ */
+void *forebay_torch_alloc(size_t bytes, int32_t device, forebay_stream_t stream);
+
+/**
+ * `free_fn`: gives a block back in a stream's order. Never fails: a block that cannot be freed is
+ * told in the log, once.
+ *
+ * Thread-safe.
+ */
+void forebay_torch_free(void *ptr, size_t bytes, int32_t device, forebay_stream_t stream);
+
+/**
+ * `alloc_fn` of a `torch.cuda.MemPool`: a segment, for work on any stream.
+ *
+ * Thread-safe. NULL on failure.
+ */
+void *forebay_torch_segment_alloc(size_t bytes, int32_t device, forebay_stream_t _stream);
+
+/**
+ * `free_fn` of a `torch.cuda.MemPool`: waits for the device, as cudaFree does, and gives idle
+ * memory back to it. What fails is the thread's last error.
+ *
+ * Thread-safe.
+ */
+void forebay_torch_segment_free(void *ptr, size_t _bytes, int32_t device, forebay_stream_t _stream);
+
+/**
+ * `init_fn`: how many devices PyTorch has. Nothing is made yet.
+ */
+void forebay_torch_init(int32_t device_count);
+
+/**
+ * `reset_fn`, which is `torch.cuda.empty_cache()`: waits for the devices, unless a capture is
+ * open, and gives idle memory back to them. What fails is the thread's last error.
+ *
+ * Thread-safe.
+ */
+void forebay_torch_reset(void);
+
+/**
+ * `memory_fraction_fn`: limits a device's pool to a share of its memory, above 0 and at most 1.
+ * Another one changes nothing and is the thread's last error.
+ *
+ * Thread-safe.
+ */
+void forebay_torch_memory_fraction(double fraction, int32_t device);
+
+/**
+ * `base_alloc_fn`: the start of the block that an address lies in.
+ *
+ * @param bytes receives the block's usable length; may be NULL.
+ * @return the address itself, and 0 bytes, when no live block holds it.
+ *
+ * Thread-safe. Takes the pool's lock.
+ *
+ * # Safety
+ * `bytes` is NULL or valid for the write.
+ */
+void *forebay_torch_base_alloc(void *ptr, size_t *bytes);
+
+/**
+ * `record_stream_fn`: work on `stream` uses the block too. What fails is the thread's last error.
+ *
+ * Thread-safe.
+ */
+void forebay_torch_record_stream(void *ptr, forebay_stream_t stream);
+
+/**
+ * `begin_allocate_to_pool`: from now on allocations on streams that the filter takes belong to a
+ * private pool, whose memory serves nothing else until it is released as often as it was begun.
+ * No fence is recorded until it ends.
+ *
+ * @param filter called with `ctx` and a stream, with no lock of ours held.
+ * @return FOREBAY_ERROR_INVALID_ARGUMENT without a filter; else as forebay_capture_begin().
+ *
+ * Thread-safe.
+ *
+ * # Safety
+ * `filter` stays callable with `ctx`, from any thread, until the private pool has ended.
+ */
+forebay_status forebay_torch_begin_allocate_to_pool(int32_t device,
+                                                    struct forebay_torch_pool_id id,
+                                                    bool (*filter)(void *ctx,
+                                                                   forebay_stream_t stream),
+                                                    void *ctx);
+
+/**
+ * `end_allocate_to_pool_fn`: no more allocations belong to the private pool.
+ *
+ * Thread-safe.
+ */
+void forebay_torch_end_allocate_to_pool(int32_t device, struct forebay_torch_pool_id id);
+
+/**
+ * `release_pool`: the private pool is needed once less.
+ *
+ * Thread-safe.
+ */
+void forebay_torch_release_pool(int32_t device, struct forebay_torch_pool_id id);
+
+/**
+ * The pool that serves a device of PyTorch's, made at first use.
+ *
+ * @param pool receives the handle; not to be destroyed.
+ * @return as forebay_pool_default(); FOREBAY_ERROR_INVALID_ARGUMENT for a device that cannot be.
+ *
+ * Thread-safe.
+ *
+ * # Safety
+ * `pool` is NULL or valid for the write.
+ */
+forebay_status forebay_torch_pool(int32_t device, forebay_pool_t *pool);
+
+/**
+ * Reads what PyTorch's statistics of a device count.
+ *
+ * @return FOREBAY_ERROR_INVALID_ARGUMENT for NULL, a size that is too small, a device that cannot
+ * be.
+ *
+ * Thread-safe.
+ *
+ * # Safety
+ * `stats` is NULL or valid for reads and writes of its struct_size.
+ */
+forebay_status forebay_torch_device_stats(int32_t device, struct forebay_torch_stats *stats);
+
+/**
+ * Begins the peaks of PyTorch's statistics, and of the device's pool, anew.
+ *
+ * @return FOREBAY_ERROR_INVALID_ARGUMENT for a device that cannot be.
+ *
+ * Thread-safe.
+ */
+forebay_status forebay_torch_reset_peaks(int32_t device);
+
+/**
+ * Sets the function that is told of each block of forebay_torch_allocate(): with `ctx`, what
+ * happened (0 it has come, 1 it is about to go, 2 there was no memory), its address, the bytes
+ * asked for, its device and stream. No lock of ours is held.
+ *
+ * @param watcher NULL: none. A call that is under way may still reach the one before.
+ *
+ * Thread-safe.
+ *
+ * # Safety
+ * `watcher` stays callable with `ctx`, from any thread, until replaced and no call is under way.
+ */
+void forebay_torch_watch(void (*watcher)(void *ctx,
+                                         int32_t what,
+                                         void *ptr,
+                                         size_t bytes,
+                                         int32_t device,
+                                         forebay_stream_t stream), void *ctx);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -47,7 +47,7 @@
 //! | floor | rooms |
 //! |---|---|
 //! | 9 | [`abi`]: the C functions |
-//! | 7 | [`plan`]: static plans; `cust`: memory in the `cust` crate's types (feature `cust`) |
+//! | 7 | [`kv`]: paged KV cache; [`plan`]: static plans; [`torch`]: PyTorch's hooks; `cust` |
 //! | 6 | [`pool`]: the composition, hot path, ladder, keeper |
 //! | 5 | [`slab`]: size classes, slabs, live marks, depots |
 //! | 4 | [`heap`]: blocks, runs, holes, placement |
@@ -95,9 +95,11 @@ pub mod cust;
 pub mod driver;
 pub mod error;
 pub mod heap;
+pub mod kv;
 pub mod logging;
 pub mod plan;
 pub mod pool;
 pub mod slab;
 pub mod stream;
+pub mod torch;
 pub mod vmem;

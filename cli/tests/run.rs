@@ -138,6 +138,28 @@ fn a_missing_library_or_pool_is_named() {
 }
 
 #[test]
+fn an_installed_command_finds_the_library_of_its_prefix() {
+    let debian = format!("lib/{}-linux-gnu", std::env::consts::ARCH);
+    for folder_of_libraries in ["bin", "lib", "lib64", &debian] {
+        let prefix = folder().join("prefix").join(folder_of_libraries.replace('/', "-"));
+        let (bin, lib) = (prefix.join("bin"), prefix.join(folder_of_libraries));
+        for dir in [&bin, &lib] {
+            std::fs::create_dir_all(dir).expect("a folder");
+        }
+        let command = bin.join("forebay");
+        std::fs::copy(env!("CARGO_BIN_EXE_forebay"), &command).expect("a copy");
+        for name in ["libforebay_preload.so", "libforebay.so.0"] {
+            std::fs::copy(folder().join(name), lib.join(name)).expect("a copy");
+        }
+        let mut command = Command::new(command);
+        command.env_remove("LD_PRELOAD").args(["run", "sh", "-c", "echo $LD_PRELOAD"]);
+        let done = command.output().expect("it starts");
+        let library = lib.canonicalize().expect("it is there").join("libforebay_preload.so");
+        assert_eq!(out(&done), format!("{}\n", library.display()), "{}", err(&done));
+    }
+}
+
+#[test]
 fn a_place_that_the_loader_would_cut_is_refused() {
     let dir = folder().join("with blank");
     std::fs::create_dir_all(&dir).expect("a folder");

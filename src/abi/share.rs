@@ -240,14 +240,17 @@ pub extern "C" fn forebay_export_close(id: u64) -> Status {
 /// Maps memory that another process exported into a pool's address space. It counts in the
 /// accounts as other, and not against the pool's limit.
 ///
-/// @param pool NULL: the default pool; its device is the exporting pool's.
+/// @param pool NULL: the default pool; its device is the exporting pool's, or one that reaches that
+/// device's memory. In that case the memory is open to these two devices and to no peer of the
+/// pool's, and a free does not wait for what the exporting pool's device does with it.
 /// @param fds description->count descriptors as this process received them; not needed afterwards.
 /// @param description as the exporting process sent it, struct_size included.
 /// @param ptr receives the address; NULL on failure. Free it with forebay_free() or
 /// forebay_dealloc(); the exporting process closes its export after that.
-/// @return FOREBAY_ERROR_INVALID_ARGUMENT for descriptors that name no pages of this device,
-/// FOREBAY_ERROR_UNSUPPORTED, FOREBAY_ERROR_OUT_OF_MEMORY (address space), FOREBAY_ERROR_DRIVER.
-/// Nothing is kept then.
+/// @return FOREBAY_ERROR_INVALID_ARGUMENT for descriptors that name no pages, or pages of several
+/// devices, FOREBAY_ERROR_UNSUPPORTED for pages of a device that is out of reach and where none can
+/// be imported, FOREBAY_ERROR_OUT_OF_MEMORY (address space), FOREBAY_ERROR_DRIVER. Nothing is kept
+/// then.
 ///
 /// Thread-safe.
 ///
@@ -285,7 +288,7 @@ pub unsafe extern "C" fn forebay_import_fd(
 /// Begins an import whose descriptors come in parts, for exports of more pages than a process may
 /// have descriptors.
 ///
-/// @param pool NULL: the default pool; its device is the exporting pool's.
+/// @param pool NULL: the default pool; of which device, as of forebay_import_fd().
 /// @param description as the exporting process sent it, struct_size included.
 /// @param id receives the import's number, for forebay_import_pages(), then forebay_import_map()
 /// or forebay_import_cancel().

@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{
-    Call, Code, DeviceInfo, Driver, DriverError, DriverResult, EventHandle, OnGraphEnd, PageHandle,
-    Scope, StreamHandle,
+    Call, Code, DeviceInfo, Driver, DriverError, DriverResult, EventHandle, ImportedPage,
+    OnGraphEnd, PageHandle, Scope, StreamHandle,
 };
 
 const KINDS: usize = Call::ALL.len();
@@ -358,6 +358,12 @@ impl Answer for PageHandle {
     }
 }
 
+impl Answer for ImportedPage {
+    fn number(&self) -> u64 {
+        self.page.0
+    }
+}
+
 impl Answer for StreamHandle {
     fn number(&self) -> u64 {
         self.0
@@ -467,9 +473,14 @@ impl<D: Driver + ?Sized> Driver for FaultyDriver<D> {
         self.call(Call::Export, one(page.0), |d| d.export(page))
     }
 
-    fn import(&self, fd: BorrowedFd<'_>, bytes: usize) -> DriverResult<PageHandle> {
+    fn import(&self, fd: BorrowedFd<'_>, bytes: usize) -> DriverResult<ImportedPage> {
         let args = [u64::from(fd.as_raw_fd().unsigned_abs()), bytes as u64, 0, 0];
         self.call(Call::Import, args, |d| d.import(fd, bytes))
+    }
+
+    fn open_foreign(&self, address: usize, bytes: usize, owner: u32) -> DriverResult<()> {
+        let args = [address as u64, bytes as u64, u64::from(owner), 0];
+        self.call(Call::SetAccess, args, |d| d.open_foreign(address, bytes, owner))
     }
 
     fn alloc_plain(&self, bytes: usize) -> DriverResult<usize> {

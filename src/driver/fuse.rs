@@ -6,8 +6,8 @@
 //! Cost: one relaxed load and one indirect call more a call.
 
 use super::{
-    Call, Code, DeviceInfo, Driver, DriverError, DriverResult, EventHandle, OnGraphEnd, PageHandle,
-    Scope, StreamHandle,
+    Call, Code, DeviceInfo, Driver, DriverError, DriverResult, EventHandle, ImportedPage,
+    OnGraphEnd, PageHandle, Scope, StreamHandle,
 };
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering, fence};
@@ -151,7 +151,8 @@ impl Driver for Fuse {
         unmap(address: usize, bytes: usize) -> (), Unmap;
         set_access(address: usize, bytes: usize, peers: &[u32]) -> (), SetAccess;
         export(page: PageHandle) -> OwnedFd, Export;
-        import(fd: BorrowedFd<'_>, bytes: usize) -> PageHandle, Import;
+        import(fd: BorrowedFd<'_>, bytes: usize) -> ImportedPage, Import;
+        open_foreign(address: usize, bytes: usize, owner: u32) -> (), SetAccess;
         alloc_plain(bytes: usize) -> usize, AllocPlain;
         free_plain(address: usize) -> (), FreePlain;
         stream_create() -> StreamHandle, StreamCreate;

@@ -260,6 +260,15 @@ pub type DriverResult<T> = Result<T, DriverError>;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord)]
 pub struct PageHandle(pub u64);
 
+/// A page that came by a descriptor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ImportedPage {
+    /// The page.
+    pub page: PageHandle,
+    /// The device whose memory it is, where that is known to be another than the own one.
+    pub owner: Option<u32>,
+}
+
 /// A stream's handle, as the user's runtime knows it (a `cudaStream_t`, for one).
 /// 0 is the default stream; it always exists.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord)]
@@ -377,11 +386,20 @@ pub trait Driver: Send + Sync {
 
     /// A page of `bytes` out of a descriptor that [`Driver::export`] made, in this process or in
     /// another; mapped nowhere yet. The descriptor may be closed afterwards. A descriptor that
-    /// names no such page is [`Code::InvalidHandle`]; where a backend cannot tell its length,
-    /// [`Driver::map`] is what fails.
-    fn import(&self, fd: BorrowedFd<'_>, bytes: usize) -> DriverResult<PageHandle> {
+    /// names no such page is [`Code::InvalidHandle`], one of a page in the memory of a device
+    /// that the own one cannot reach [`Code::NotSupported`]; where a backend cannot tell its
+    /// length, [`Driver::map`] is what fails.
+    fn import(&self, fd: BorrowedFd<'_>, bytes: usize) -> DriverResult<ImportedPage> {
         let _ = (fd, bytes);
         Err(DriverError { call: Call::Import, code: Code::NotSupported })
+    }
+
+    /// As [`Driver::set_access`] for whole mappings of imported pages in the memory of the device
+    /// `owner`: opens them to the own device, and to `owner` if that may be given access to the
+    /// own one's memory. Fences over all work do not take `owner`'s in on that account.
+    fn open_foreign(&self, address: usize, bytes: usize, owner: u32) -> DriverResult<()> {
+        let _ = (address, bytes, owner);
+        Err(DriverError { call: Call::SetAccess, code: Code::NotSupported })
     }
 
     /// One plain allocation (`cudaMalloc`'s kind), zero addresses never.

@@ -55,7 +55,14 @@ impl Core {
 
     /// A capture on another device's stream: where devices have peers, fences may reach there.
     fn begin_foreign_capture(&mut self, number: u64) {
-        if share::any_peers() && !self.foreign_captures.contains(&number) {
+        if share::any_peers() {
+            self.begin_hold(number);
+        }
+    }
+
+    /// A capture whose streams are none of this pool's lanes, or not known.
+    fn begin_hold(&mut self, number: u64) {
+        if !self.foreign_captures.contains(&number) {
             self.foreign_captures.push(number);
             self.lanes.foreign_capture_begin();
         }
@@ -110,9 +117,11 @@ impl Core {
     }
 }
 
+/// The number of the next capture or hold.
+static NEXT: AtomicU64 = AtomicU64::new(1);
+
 /// Begins a graph capture on `stream`, in every pool. Answers its number.
 pub fn begin(stream: u64) -> Result<u64> {
-    static NEXT: AtomicU64 = AtomicU64::new(1);
     if registry::live_pools().is_empty() {
         devices::default_pool()?;
     }
@@ -174,6 +183,33 @@ fn undo_begin(number: u64) {
 /// Whether any capture is open in the process.
 pub fn any_open() -> bool {
     !OPEN.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+        || !HELD.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+}
+
+/// Holds that are open in the process.
+static HELD: Mutex<Vec<u64>> = Mutex::new(Vec::new());
+
+/// Tells that captures begin on streams that nobody can name yet: until [`unhold`] no pool records
+/// a fence, unmaps or waits. What is allocated meanwhile belongs to no graph; [`begin`] says so of
+/// a stream once it is known. Answers the hold's number.
+pub fn hold() -> Result<u64> {
+    world::check_world()?;
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    // Known before the pools are asked: one that is made meanwhile holds by itself.
+    HELD.lock().unwrap_or_else(PoisonError::into_inner).push(number);
+    for id in registry::live_pools() {
+        // A pool that ended meanwhile records nothing.
+        if let Ok(pool) = registry::pool(id) {
+            let _ended = pool.with_core(id, |core| core.begin_hold(number));
+        }
+    }
+    Ok(number)
+}
+
+/// Ends a hold; one that is not open is left alone.
+pub fn unhold(number: u64) {
+    HELD.lock().unwrap_or_else(PoisonError::into_inner).retain(|&held| held != number);
+    end_foreign(number);
 }
 
 /// Lets other devices' pools record fences again.
@@ -195,6 +231,9 @@ fn forget_open(number: u64) {
 
 /// Begins the open captures in a pool that is being made: its memory obeys them too.
 pub fn begin_open_captures(core: &mut Core) {
+    for &number in HELD.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+        core.begin_hold(number);
+    }
     let open = OPEN.lock().unwrap_or_else(PoisonError::into_inner).clone();
     for (number, stream) in open {
         let key = (core.id << HANDLE_SHIFT) ^ stream;

@@ -19,7 +19,7 @@ use super::{HANDLE_SHIFT, Pool, keeper, registry};
 use crate::base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::base::units::QUANTUM_SHIFT;
 use crate::config::{FreeMode, Move};
-use crate::driver::{Code, DriverError, PEERS_MAX, PageHandle};
+use crate::driver::{Code, DriverError, ImportedPage, PEERS_MAX};
 use crate::error::{Error, Result, Status};
 use crate::heap::NodeId;
 use crate::stream::{LaneId, Stamp};
@@ -300,24 +300,36 @@ impl Core {
     fn import(&mut self, fds: &[BorrowedFd<'_>]) -> Result<usize> {
         self.check_context()?;
         let pages = self.import_pages(fds)?;
-        self.map_arrived(pages)
+        self.map_arrived(&pages)
     }
 
     /// Pages out of descriptors. All or nothing.
-    pub(super) fn import_pages(&mut self, fds: &[BorrowedFd<'_>]) -> Result<Vec<PageHandle>> {
+    pub(super) fn import_pages(&mut self, fds: &[BorrowedFd<'_>]) -> Result<Vec<ImportedPage>> {
         self.vmem.import(fds).map_err(|(i, error)| match error.code {
             Code::InvalidHandle | Code::InvalidValue => invalid(format!(
-                "descriptor {i} of {} names no page: it must come from forebay_export_fd, from a \
-                 process that uses the same device",
+                "descriptor {i} of {} names no page of a device: it must come from \
+                 forebay_export_fd",
                 fds.len()
             )),
+            Code::NotSupported => Error::new(
+                Status::Unsupported,
+                format!(
+                    "descriptor {i} of {} names a page in the memory of a device that this one \
+                     cannot reach, or the device imports none",
+                    fds.len()
+                ),
+            ),
             _ => driver_error(error),
         })
     }
 
     /// Maps imported pages side by side; they are let go where that fails.
-    pub(super) fn map_arrived(&mut self, pages: Vec<PageHandle>) -> Result<usize> {
+    pub(super) fn map_arrived(&mut self, pages: &[ImportedPage]) -> Result<usize> {
         let count = pages.len();
+        if pages.iter().any(|page| page.owner != pages[0].owner) {
+            self.vmem.drop_imports(pages);
+            return Err(invalid("the pages are of several devices: import each alone".to_owned()));
+        }
         let len = u32::try_from(count).unwrap_or(u32::MAX);
         let gap = match len.checked_mul(self.heap.per_granule()) {
             Some(quanta) => self.gap_for(len, quanta),

@@ -243,6 +243,15 @@ impl Pool {
         self.with_core(Core::stats)
     }
 
+    /// The peaks of live and mapped bytes begin anew at what is there now.
+    pub fn reset_peaks(&self) -> Result<()> {
+        self.with_core(|core| {
+            core.totals.peak_pages = core.vmem.pages();
+            core.totals.peak_live_bytes = 0;
+            core.note_peak_live();
+        })
+    }
+
     /// Live bytes and blocks by tag.
     pub fn tag_bytes(&self) -> Result<Vec<(u64, u64)>> {
         world::check_world()?;

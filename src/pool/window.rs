@@ -17,7 +17,7 @@ use super::share::Opened;
 use super::slow::Located;
 use super::wipes::Place;
 use super::{HANDLE_SHIFT, Pool, registry};
-use crate::driver::PageHandle;
+use crate::driver::ImportedPage;
 use crate::error::{Error, Result, Status};
 use crate::slab::Round;
 use crate::slab::class::slot_bytes;
@@ -29,7 +29,7 @@ pub struct Arriving {
     /// How many pages there will be.
     count: usize,
     /// Those that came.
-    pages: Vec<PageHandle>,
+    pages: Vec<ImportedPage>,
 }
 
 /// The most pages that an import may have: 2 TiB of 2 MiB.
@@ -139,19 +139,19 @@ impl Core {
             )));
         }
         let pages = self.shares.arriving.remove(&id).map(|a| a.pages).unwrap_or_default();
-        self.map_arrived(pages)
+        self.map_arrived(&pages)
     }
 
     fn give_up_import(&mut self, id: u64) -> Result<()> {
         let arriving = self.shares.arriving.remove(&id).ok_or_else(|| no_import(id))?;
-        self.vmem.drop_imports(arriving.pages);
+        self.vmem.drop_imports(&arriving.pages);
         Ok(())
     }
 
     /// Lets go what imports in parts hold: the pool ends.
     pub(super) fn give_up_imports(&mut self) {
         for (_, arriving) in std::mem::take(&mut self.shares.arriving) {
-            self.vmem.drop_imports(arriving.pages);
+            self.vmem.drop_imports(&arriving.pages);
         }
     }
 }

@@ -7,7 +7,8 @@
 //! refused to take it back). The last two are retried by [`Vmem::recover`]. Granules may hold
 //! **imported** pages too, other processes' memory ([`share`]): those are never in the stock.
 //!
-//! Promises: what is mapped is open to the pool's present peers; every operation that takes
+//! Promises: what is mapped is open to the pool's present peers, save other devices' pages, which
+//! are open to the pool's device and their own; every operation that takes
 //! several driver calls either succeeds or leaves all mappings as they were, stranded granules
 //! named; no page is ever lost.
 //!
@@ -18,7 +19,7 @@ mod share;
 mod tests;
 
 use crate::driver::{Code, Driver, DriverError, DriverResult, PageHandle};
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// One reservation.
@@ -80,8 +81,8 @@ pub struct Vmem {
     peers: Vec<u32>,
     /// Whether a change of peers failed and could not be undone everywhere.
     access_unsure: bool,
-    /// Granules that hold imported pages.
-    imported: HashSet<u32>,
+    /// Granules that hold imported pages, with the device whose they are if it is another one.
+    imported: HashMap<u32, Option<u32>>,
     /// Imported pages that the driver refused to let go.
     unreleased_imports: Vec<PageHandle>,
 }
@@ -104,7 +105,7 @@ impl Vmem {
             pinned: 0,
             peers: Vec::new(),
             access_unsure: false,
-            imported: HashSet::new(),
+            imported: HashMap::new(),
             unreleased_imports: Vec::new(),
         }
     }
@@ -141,13 +142,13 @@ impl Vmem {
 
     /// Own pages stranded or unreleased.
     pub fn stuck(&self) -> usize {
-        let own = self.stranded.iter().filter(|g| !self.imported.contains(g)).count();
+        let own = self.stranded.iter().filter(|g| !self.imported.contains_key(g)).count();
         own + self.unreleased.len()
     }
 
     /// Imported pages stranded or unreleased.
     pub fn stuck_imports(&self) -> usize {
-        let stranded = self.stranded.iter().filter(|g| self.imported.contains(g)).count();
+        let stranded = self.stranded.iter().filter(|g| self.imported.contains_key(g)).count();
         stranded + self.unreleased_imports.len()
     }
 
@@ -283,7 +284,7 @@ impl Vmem {
         for g in first..first + len {
             let page = self.mapped[g as usize].take();
             let page = page.expect("the caller unmaps mapped granules");
-            if self.imported.remove(&g) {
+            if self.imported.remove(&g).is_some() {
                 self.let_go(page);
                 continue;
             }

@@ -5,7 +5,7 @@
 //! ones and are let go when unmapped.
 
 use super::{MapFailure, Vmem};
-use crate::driver::{DriverResult, PageHandle};
+use crate::driver::{DriverResult, ImportedPage, PageHandle};
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 impl Vmem {
@@ -51,14 +51,17 @@ impl Vmem {
         Ok(())
     }
 
-    /// Rows of adjacent mapped granules of one space, stranded ones left out: first and length.
+    /// Rows of adjacent mapped granules of one space, stranded ones and other devices' pages left
+    /// out, whom the pool's peers need not reach: first and length.
     fn mapped_rows(&self) -> Vec<(u32, u32)> {
         let mut rows: Vec<(u32, u32)> = Vec::new();
         for space in &self.spaces {
             let end = space.first + (space.bytes / self.granule) as u32;
             let mut open = false;
             for g in space.first..end {
-                let here = self.mapped[g as usize].is_some() && !self.stranded.contains(&g);
+                let foreign = self.imported.get(&g).is_some_and(Option::is_some);
+                let mapped = self.mapped[g as usize].is_some() && !foreign;
+                let here = mapped && !self.stranded.contains(&g);
                 match rows.last_mut() {
                     Some(row) if here && open => row.1 += 1,
                     _ if here => rows.push((g, 1)),
@@ -92,13 +95,13 @@ impl Vmem {
     pub fn import(
         &mut self,
         fds: &[BorrowedFd<'_>],
-    ) -> Result<Vec<PageHandle>, (usize, crate::driver::DriverError)> {
+    ) -> Result<Vec<ImportedPage>, (usize, crate::driver::DriverError)> {
         let mut pages = Vec::with_capacity(fds.len());
         for (i, fd) in fds.iter().enumerate() {
             match self.driver.import(*fd, self.granule) {
                 Ok(page) => pages.push(page),
                 Err(error) => {
-                    pages.into_iter().for_each(|page| self.let_go(page));
+                    self.drop_imports(&pages);
                     return Err((i, error));
                 }
             }
@@ -107,8 +110,8 @@ impl Vmem {
     }
 
     /// Lets imported pages go that were not mapped.
-    pub fn drop_imports(&mut self, pages: Vec<PageHandle>) {
-        pages.into_iter().for_each(|page| self.let_go(page));
+    pub fn drop_imports(&mut self, pages: &[ImportedPage]) {
+        pages.iter().for_each(|import| self.let_go(import.page));
     }
 
     pub(super) fn let_go(&mut self, page: PageHandle) {
@@ -118,21 +121,28 @@ impl Vmem {
         }
     }
 
-    /// Maps imported pages at granules of one space and opens access, as [`Vmem::map`] does. On
-    /// failure the pages are let go, save stranded ones.
-    pub fn map_imports(&mut self, first: u32, pages: Vec<PageHandle>) -> Result<(), MapFailure> {
+    /// Maps imported pages, all of one device's, at granules of one space and opens access, as
+    /// [`Vmem::map`] does; those of another device to that one and the own only. On failure the
+    /// pages are let go, save stranded ones.
+    pub fn map_imports(&mut self, first: u32, pages: &[ImportedPage]) -> Result<(), MapFailure> {
         let len = pages.len() as u32;
+        let owner = pages.first().and_then(|import| import.owner);
+        debug_assert!(pages.iter().all(|import| import.owner == owner), "one device's");
         for (g, i) in (first..).zip(0..pages.len()) {
-            if let Err(error) = self.driver.map(self.address(g), self.granule, pages[i]) {
-                self.drop_imports(pages[i..].to_vec());
+            if let Err(error) = self.driver.map(self.address(g), self.granule, pages[i].page) {
+                self.drop_imports(&pages[i..]);
                 return Err(self.undo(first, g - first, error));
             }
-            self.mapped[g as usize] = Some(pages[i]);
-            self.imported.insert(g);
+            self.mapped[g as usize] = Some(pages[i].page);
+            self.imported.insert(g, owner);
             self.calls.maps += 1;
         }
-        let bytes = len as usize * self.granule;
-        match self.driver.set_access(self.address(first), bytes, &self.peers) {
+        let (address, bytes) = (self.address(first), len as usize * self.granule);
+        let opened = match owner {
+            None => self.driver.set_access(address, bytes, &self.peers),
+            Some(owner) => self.driver.open_foreign(address, bytes, owner),
+        };
+        match opened {
             Ok(()) => {
                 self.calls.set_access += 1;
                 Ok(())

@@ -48,6 +48,16 @@ int main(void) {
   OK(cuMemAllocAsync(&r, BYTES, stream));
   IS(passed("cuMemAllocAsync"), 1);
   OK(cuMemFreeAsync(r, stream));
+  /* The legacy stream may not be used, nor asked about, beside a capture on a blocking stream: the
+   * driver says so, and ends the capture. */
+  CUstream blocking;
+  OK(cuStreamCreate(&blocking, 0));
+  OK(cuStreamBeginCapture_v2(blocking, 0));
+  IS(cuMemAllocAsync(&r, BYTES, NULL), 906);
+  IS(cuMemAllocAsync(&r, BYTES, blocking), 901);
+  IS(passed("cuMemAllocAsync"), 3);
+  IS(cuStreamEndCapture(blocking, &graph), 901);
+  OK(cuStreamDestroy_v2(blocking));
   OK(cuStreamDestroy_v2(beside));
   OK(cuStreamDestroy_v2(stream));
   OK(cuMemFree_v2(p));

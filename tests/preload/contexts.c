@@ -54,8 +54,27 @@ int main(void) {
   CUdeviceptr last = take(1);
   OK(cuCtxDestroy_v2(other));
   is_stale(last);
-  begin();
+  /* It ends with its last use, as programs of before CUDA 4.0 count them. */
+  CUcontext again_it = NULL;
+  OK(cuCtxCreate_v2(&other, 0, 0));
+  last = take(1);
+  OK(cuCtxAttach(&again_it, 0));
+  IS(again_it == other, 1);
+  OK(cuCtxDetach(other));
+  OK(cuMemsetD32_v2(last, 6, 16));
+  CUdeviceptr beside = take(1);
+  OK(cuMemFree_v2(beside));
+  IS(cuCtxDetach(primary), INVALID_CONTEXT);
+  beside = take(1);
+  OK(cuCtxDetach(other));
+  is_stale(last);
+  is_stale(beside);
+  IS(cuMemAlloc_v2(&nothing, BYTES) != SUCCESS, 1);
+  primary = begin();
   fresh = take(1);
+  /* A primary context has no such uses: nothing ends. */
+  IS(cuCtxDetach(primary), INVALID_CONTEXT);
+  OK(cuMemsetD32_v2(fresh, 6, 16));
   OK(cuMemFree_v2(fresh));
   puts("well");
   return 0;

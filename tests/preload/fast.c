@@ -173,6 +173,48 @@ static void threads(void) {
   IS(served("cudaFree"), 0);
 }
 
+/* The same with FOREBAY_FREE=sync: a free waits, and hears of the fault. */
+static void lost_free(void) {
+  void *p[4] = {NULL};
+  for (int i = 0; i < 4; i++) {
+    OK(cudaMalloc(&p[i], 4000));
+  }
+  IS(cudaDeviceSynchronize(), 700);
+  IS(cudaGetLastError(), 700);
+  for (int i = 0; i < 4; i++) {
+    IS(cudaFree(p[i]), 700);
+    IS(cudaPeekAtLastError(), 700);
+  }
+}
+
+/* While the program has chosen a memory pool of its own, stream-ordered memory comes from that. */
+static void pools(void) {
+  struct cudaMemPoolProps properties;
+  cudaMemPool_t own = NULL, standard = NULL;
+  void *p = NULL;
+  OK(cudaMalloc(&p, 64));
+  OK(cudaFree(p));
+  OK(cudaDeviceGetDefaultMemPool(&standard, 0));
+  memset(&properties, 0, sizeof properties);
+  properties.allocType = cudaMemAllocationTypePinned;
+  properties.location.type = cudaMemLocationTypeDevice;
+  OK(cudaMemPoolCreate(&own, &properties));
+  OK(cudaMallocAsync(&p, 5000, NULL));
+  OK(cudaFreeAsync(p, NULL));
+  IS(served("cudaMallocAsync"), 1);
+  OK(cudaDeviceSetMemPool(0, own));
+  OK(cudaMallocAsync(&p, 5000, NULL));
+  IS(served("cudaMallocAsync"), 1);
+  IS(passed("cuMemAllocAsync"), 1);
+  OK(cudaFreeAsync(p, NULL));
+  IS(passed("cuMemFreeAsync"), 1);
+  OK(cudaDeviceSetMemPool(0, standard));
+  OK(cudaMallocAsync(&p, 5000, NULL));
+  OK(cudaFreeAsync(p, NULL));
+  IS(served("cudaMallocAsync"), 2);
+  OK(cudaMemPoolDestroy(own));
+}
+
 /* After a fault that ends the context: what needs the device says so, and nothing else breaks. */
 static void lost(void) {
   void *p = NULL;
@@ -223,7 +265,8 @@ int main(int count, char **arguments) {
     const char *name;
     void (*run)(void);
   } all[] = {{"counts", counts},   {"errors", errors}, {"devices", devices},
-             {"threads", threads}, {"lost", lost},     {"exit", exits}};
+             {"threads", threads}, {"lost", lost},     {"exit", exits},
+               {"pools", pools},     {"lost-free", lost_free}};
   for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
     if (strcmp(all[i].name, what) == 0) {
       all[i].run();

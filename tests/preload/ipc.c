@@ -372,7 +372,8 @@ int main(int count, char **arguments) {
       {"isolated", isolated_out, isolated_in},
       {"drivers", drivers_out, drivers_in},
       {"unserved", unserved_out, unserved_in},
-      {"peers", one_out, peers_in},
+      {"peers", peers_in, peers_out},
+      {"unreachable", one_out, unreachable_in},
       {"users", users_out, users_in},
   };
   int known = 0;

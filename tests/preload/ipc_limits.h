@@ -227,16 +227,103 @@ static void refused(void) {
   OK(cuMemFree_v2(p));
 }
 
-/* Memory of device 0, opened in a context of device 1, then in one of its own. */
-static void peers_in(void) {
-  CUipcMemHandle handle;
+/* ---- devices ----------------------------------------------------------------------------- */
+
+static CUcontext of_device(CUdevice device) {
   CUcontext context = NULL;
-  CUdeviceptr p = 0;
   OK(cuInit(0));
-  OK(cuDevicePrimaryCtxRetain(&context, 1));
+  OK(cuDevicePrimaryCtxRetain(&context, device));
   OK(cuCtxSetCurrent(context));
+  return context;
+}
+
+/* Memory of device 0, opened with device 1 current, as NCCL opens a peer's buffer: device 1 reads
+ * and writes it, device 0 too, and it outlives the exporter. */
+#define PEERS_WORDS (5 * MIB / 4)
+
+static void peers_out(void) {
+  CUdeviceptr p = 0;
+  CUipcMemHandle handle;
+  begin();
+  OK(cuMemAlloc_v2(&p, 5 * MIB));
+  fill(p, 51, PEERS_WORDS);
+  OK(cuIpcGetMemHandle(&handle, p));
+  put(&handle, sizeof handle);
+  hear('w');
+  IS(word(p), 52);
+  IS(word(p + 5 * MIB - 4), 53);
+  fill(p, 54, PEERS_WORDS);
+  say('w');
+  pause();
+}
+
+static void peers_in(void) {
+  static uint32_t words[PEERS_WORDS];
+  CUipcMemHandle handle;
+  CUdeviceptr own = 0, base = 0, q = 0;
+  CUstream stream;
+  size_t bytes = 0;
+  int status = 0;
+  CUcontext second = of_device(1);
+  take(&handle, sizeof handle);
+  CUdeviceptr p = opened(&handle);
+  OK(cuIpcOpenMemHandle(&q, handle, 1));
+  IS(q, p);
+  OK(cuMemGetAddressRange_v2(&base, &bytes, p + 99));
+  IS(base, p);
+  IS(bytes, 5 * MIB);
+  CUcontext of = NULL;
+  OK(cuPointerGetAttribute(&of, 1, p));
+  IS(of == second, 1);
+  OK(cuStreamCreate(&stream, 1));
+  OK(cuMemAlloc_v2(&own, 5 * MIB));
+  OK(cuMemcpyDtoDAsync_v2(own, p, 5 * MIB, stream));
+  OK(cuStreamSynchronize(stream));
+  OK(cuMemcpyDtoH_v2(words, own, sizeof words));
+  for (size_t i = 0; i < PEERS_WORDS; i++) {
+    IS(words[i], 51);
+  }
+  /* A fill needs access: device 1's, then device 0's. */
+  OK(cuMemsetD32Async(p, 52, 1, stream));
+  OK(cuStreamSynchronize(stream));
+  CUcontext first = of_device(0);
+  fill(p + 5 * MIB - 4, 53, 1);
+  say('w');
+  hear('w');
+  OK(kill(other, SIGKILL));
+  IS(waitpid(other, &status, 0), other);
+  other = 0;
+  IS(word(p), 54);
+  OK(cuCtxSetCurrent(second));
+  IS(word(p + 4 * MIB), 54);
+  OK(cuMemsetD32Async(p, 55, PEERS_WORDS, stream));
+  OK(cuMemcpyDtoDAsync_v2(own, p, 5 * MIB, stream));
+  OK(cuIpcCloseMemHandle(p));
+  /* The last close waits for what either device does with it. */
+  for (unsigned i = 0; i < 20; i++) {
+    OK(cuMemsetD32Async(p, i, PEERS_WORDS, stream));
+    OK(cuCtxSetCurrent(first));
+    OK(cuMemsetD32Async(p, i, PEERS_WORDS, NULL));
+    OK(cuCtxSetCurrent(second));
+  }
+  OK(cuIpcCloseMemHandle(p));
+  IS(cuIpcCloseMemHandle(p), INVALID_VALUE);
+  OK(cuCtxSynchronize());
+  OK(cuMemcpyDtoH_v2(words, own, sizeof words));
+  IS(words[0] == 55 && words[PEERS_WORDS - 1] == 55, 1);
+  OK(cuMemFree_v2(own));
+  OK(cuCtxSetCurrent(first));
+  OK(cuCtxSynchronize());
+}
+
+/* No device reaches another: CUDA would answer what enabling peer access does. */
+static void unreachable_in(void) {
+  CUipcMemHandle handle;
+  CUdeviceptr p = 0;
+  of_device(1);
   take(&handle, sizeof handle);
   IS(cuIpcOpenMemHandle_v2(&p, handle, 1), 217);
+  IS(cuIpcOpenMemHandle(&p, handle, 1), 217);
   begin();
   p = opened(&handle);
   IS(word(p), 41);

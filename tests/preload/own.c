@@ -1,11 +1,15 @@
 /* A plugin's own runtime, as a framework's extension module brings it: opened without RTLD_GLOBAL,
- * under a program that has none. Built as the host, and with -DPLUGIN against each runtime. */
+ * under a program that has none, or, built with -DLINKED, is linked with another. Built as the host,
+ * and with -DPLUGIN against each runtime. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
 
-#ifdef PLUGIN
+#if defined(PLUGIN) || defined(LINKED)
 #include <cuda_runtime_api.h>
+#endif
+
+#ifdef PLUGIN
 
 /* Allocates and frees; whether that worked. */
 int plug_pair(void) {
@@ -46,6 +50,28 @@ static int call(void *plugin, const char *name) {
     }                                                                                        \
   } while (0)
 
+#ifdef LINKED
+/* The program's runtime is in the global scope; a call of the plugin's is its own runtime's. */
+int main(int count, char **arguments) {
+  void *plugin = count > 1 ? dlopen(arguments[1], RTLD_NOW | RTLD_LOCAL) : NULL;
+  void *p = NULL;
+  IS(plugin != NULL, 1);
+  for (int round = 0; round < 2; round++) {
+    IS(call(plugin, "plug_pair"), 1);
+    IS(cudaMalloc(&p, 4000), 0);
+    IS(cudaFree(p), 0);
+    IS(call(plugin, "plug_fail"), 2);
+    IS(cudaGetLastError(), 0);
+    IS(call(plugin, "plug_last_error"), 2);
+    IS(cudaMalloc(&p, (size_t)1 << 40), 2);
+    IS(call(plugin, "plug_last_error"), 0);
+    IS(cudaGetLastError(), 2);
+  }
+  IS(call(plugin, "plug_version") / 1000, 13);
+  puts("well");
+  return 0;
+}
+#else
 /* Each argument is a plugin. */
 int main(int count, char **arguments) {
   void *plugins[2] = {NULL, NULL};
@@ -72,4 +98,5 @@ int main(int count, char **arguments) {
   puts("well");
   return 0;
 }
+#endif
 #endif

@@ -7,6 +7,10 @@
 #include <unistd.h>
 
 static CUcontext context;
+static CUstream shared;
+
+#define THREADS 8
+#define SHARED 1500
 static long long events, live, peak;
 
 static void took(size_t bytes) {
@@ -26,6 +30,17 @@ static void *worker(void *unused) {
     CUdeviceptr p = 0;
     OK(cuMemAlloc_v2(&p, 4096));
     OK(cuMemFree_v2(p));
+  }
+  return unused;
+}
+
+/* On one stream: what one thread frees the next may have at once. */
+static void *sharer(void *unused) {
+  OK(cuCtxSetCurrent(context));
+  for (int i = 0; i < SHARED; i++) {
+    CUdeviceptr p = 0;
+    OK(cuMemAllocAsync(&p, 300 << 10, shared));
+    OK(cuMemFreeAsync(p, shared));
   }
   return unused;
 }
@@ -61,14 +76,15 @@ static void all(void) {
   took(80000);
   OK(cuMemFreeAsync(other, stream));
   gave(80000);
-  pthread_t threads[2];
-  for (int i = 0; i < 2; i++) {
-    IS(pthread_create(&threads[i], NULL, worker, NULL), 0);
+  pthread_t threads[THREADS];
+  shared = stream;
+  for (int i = 0; i < THREADS; i++) {
+    IS(pthread_create(&threads[i], NULL, i < 2 ? worker : sharer, NULL), 0);
   }
-  for (int i = 0; i < 2; i++) {
+  for (int i = 0; i < THREADS; i++) {
     IS(pthread_join(threads[i], NULL), 0);
   }
-  events += 2 * 2 * 500;
+  events += 2 * 2 * 500 + (THREADS - 2) * 2 * SHARED;
 }
 
 /* Freed by a handler that runs after the trace's own. */

@@ -5,8 +5,10 @@ import gc
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 import unittest
 
 import forebay
@@ -175,6 +177,86 @@ class Process(unittest.TestCase):
         run = self.run_python("import forebay", FOREBAY_LIBRARY="/none/libforebay.so.0")
         self.assertNotEqual(run.returncode, 0)
         self.assertIn("FOREBAY_LIBRARY names another file", run.stderr)
+
+
+# A CUDA program of Python's: every function looked up by hand, as a binding would.
+CUDA_PROGRAM = """
+import ctypes
+cuda = ctypes.CDLL("libcuda.so.1")
+context, at = ctypes.c_void_p(), ctypes.c_uint64()
+assert cuda.cuInit(0) == 0
+assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+assert cuda.cuCtxSetCurrent(context) == 0
+for mib in (1, 2, 4):
+    assert cuda.cuMemAlloc_v2(ctypes.byref(at), ctypes.c_size_t(mib << 20)) == 0
+    assert cuda.cuMemsetD8_v2(at, ctypes.c_ubyte(7), ctypes.c_size_t(mib << 20)) == 0
+    if mib < 4:
+        assert cuda.cuMemFree_v2(at) == 0
+pool, served = ctypes.CDLL("libforebay.so.0"), (ctypes.c_size_t * 31)()
+served[0] = ctypes.sizeof(served)
+assert pool.forebay_pool_stats(None, served) == 0
+print("live", served[1])
+assert cuda.cuMemFree_v2(at) == 0
+"""
+SIMULATED = os.environ.get("FOREBAY_SIMULATED_DRIVER")
+
+
+class Preload(unittest.TestCase):
+    def run_preloaded(self, command, **more):
+        env = {k: v for k, v in os.environ.items() if not k.startswith("FOREBAY_")}
+        env.update(more)
+        env.update(FOREBAY_STATS="1", FOREBAY_HEADROOM="0", FOREBAY_SIM_MEMORY="256MiB")
+        # The driver's folder alone: the pool's library is found beside the preload library.
+        env["LD_LIBRARY_PATH"] = os.path.dirname(SIMULATED or "")
+        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+
+    def judge(self, run):
+        self.assertEqual((run.returncode, run.stdout), (0, f"live {4 * MIB}\n"), run.stderr)
+        self.assertEqual(
+            run.stderr,
+            "forebay: cuMemAlloc_v2: 3 served, 0 passed on\n"
+            "forebay: cuMemFree_v2: 3 served, 0 passed on\n",
+        )
+
+    def test_the_library_lies_beside_the_pools(self):
+        path = forebay.preload_path()
+        self.assertTrue(path.is_absolute() and path.is_file(), path)
+        self.assertEqual(path.parent, forebay.lib_path().absolute().parent)
+        self.assertEqual(path.name, "libforebay_preload.so")
+
+    @unittest.skipUnless(SIMULATED, "FOREBAY_SIMULATED_DRIVER names no libcuda.so.1")
+    def test_a_program_under_it_is_served_by_the_pool(self):
+        command = [sys.executable, "-c", CUDA_PROGRAM]
+        self.judge(self.run_preloaded(command, LD_PRELOAD=str(forebay.preload_path())))
+
+    @unittest.skipUnless(SIMULATED, "FOREBAY_SIMULATED_DRIVER names no libcuda.so.1")
+    def test_run_replaces_itself_by_the_program_with_the_library(self):
+        run = [sys.executable, "-m", "forebay.run", "--"]
+        self.judge(self.run_preloaded([*run, sys.executable, "-c", CUDA_PROGRAM]))
+        ended = self.run_preloaded([*run, "sh", "-c", "echo $0 $1; exit 37", "zero", "--one"])
+        self.assertEqual((ended.returncode, ended.stdout), (37, "zero --one\n"), ended.stderr)
+
+    def test_run_tells_why_there_is_nothing_to_run(self):
+        run = [sys.executable, "-m", "forebay.run"]
+        for words, status, why in [
+            ([], 2, "no program"),
+            (["/none/such"], 127, "/none/such: No such file"),
+            (["/etc/passwd"], 126, "/etc/passwd: Permission denied"),
+        ]:
+            ended = self.run_preloaded([*run, *words])
+            self.assertEqual(ended.returncode, status, ended.stderr)
+            self.assertIn(why, ended.stderr)
+
+    def test_a_library_without_a_neighbour_is_told(self):
+        alone = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, alone)
+        copy = shutil.copy(forebay.lib_path(), alone)
+        code = (
+            "import forebay\ntry: forebay.preload_path()\n"
+            "except FileNotFoundError as e: print(e)"
+        )
+        run = self.run_preloaded([sys.executable, "-c", code], FOREBAY_LIBRARY=copy)
+        self.assertIn("libforebay_preload.so is missing", run.stdout)
 
 
 if __name__ == "__main__":

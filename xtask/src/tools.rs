@@ -128,6 +128,16 @@ pub fn install_pinned(
     requirements: &str,
     works: impl FnOnce() -> Outcome<()>,
 ) -> Outcome<()> {
+    install_pinned_with(dir, requirements, &[], works)
+}
+
+/// [`install_pinned`] with more flags for pip.
+pub fn install_pinned_with(
+    dir: &Path,
+    requirements: &str,
+    flags: &[&str],
+    works: impl FnOnce() -> Outcome<()>,
+) -> Outcome<()> {
     let stamp = dir.join("pins.txt");
     if std::fs::read_to_string(&stamp).is_ok_and(|pins| pins == requirements) {
         return Ok(());
@@ -140,6 +150,7 @@ pub fn install_pinned(
     proc::write(&list, requirements)?;
     let mut pip = pip(dir)?;
     pip.args(["install", "--quiet", "--no-deps", "--require-hashes"])
+        .args(flags)
         .args(["--disable-pip-version-check", "--only-binary", ":all:", "--target"])
         .arg(dir)
         .arg("--requirement")

@@ -23,6 +23,7 @@ pub const INVALID_CONTEXT: Result = 201;
 pub const MAP_FAILED: Result = 205;
 pub const INVALID_HANDLE: Result = 400;
 pub const NOT_FOUND: Result = 500;
+pub const NOT_READY: Result = 600;
 pub const PEER_ACCESS_UNSUPPORTED: Result = 217;
 pub const TOO_MANY_PEERS: Result = 711;
 pub const NOT_SUPPORTED: Result = 801;

@@ -20,6 +20,7 @@
 //! Must not link CUDA, nor anything of the pool but its C ABI. Cost of a hit over the pool's own:
 //! a thread-local, two loads, a store for the length that was asked for, a counter.
 
+mod background;
 mod count;
 mod cuda;
 mod hooks;

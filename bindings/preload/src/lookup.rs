@@ -8,7 +8,9 @@
 //! Cost: a few ns for other names.
 
 use crate::cuda::{self, NOT_FOUND, Result, SUCCESS};
-use crate::hooks::{capture, context, ipc, memory, other, query, stream, stream_memory};
+use crate::hooks::{
+    capture, context, ipc, memory, other, pool_access, query, stream, stream_memory,
+};
 use crate::loader::{self, REAL_DLSYM};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -86,6 +88,8 @@ hooks! {
         stream_memory::cuMemAllocFromPoolAsync_ptsz;
     DeviceSetMemPool = c"cuDeviceSetMemPool", c"cuDeviceSetMemPool", 11020,
         stream_memory::cuDeviceSetMemPool;
+    MemPoolSetAccess = c"cuMemPoolSetAccess", c"cuMemPoolSetAccess", 11020,
+        pool_access::cuMemPoolSetAccess;
     MemAllocManaged = c"cuMemAllocManaged", c"cuMemAllocManaged", 6000, other::cuMemAllocManaged;
     MemAllocHost = c"cuMemAllocHost_v2", c"cuMemAllocHost", 3020, other::cuMemAllocHost_v2;
     MemHostAlloc = c"cuMemHostAlloc", c"cuMemHostAlloc", 2020, other::cuMemHostAlloc;
@@ -306,9 +310,10 @@ unsafe extern "C" fn resolve(handle: *mut c_void, name: *const c_char, caller: u
     // SAFETY: the caller's handle and name.
     let there = unsafe { dlsym(handle, name.as_ptr()) } as usize;
     if there == own || loader::is_own(there) {
-        // Ours, found in the global scope: the driver's name is there only if the driver is.
+        // Ours, found in the global scope: the driver's name is there only if the driver is, or
+        // as another library's. Asked for last, a name that is not there leaves `dlerror` a text.
         if loader::driver(false).is_null() {
-            return NOTHING;
+            return found(loader::symbol(libc::RTLD_NEXT, name));
         }
         return if real_of(hook) == 0 { NOTHING } else { own };
     }

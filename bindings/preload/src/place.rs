@@ -30,8 +30,10 @@ struct Place {
     refused: bool,
     /// References that the program holds on the primary context.
     references: u64,
-    /// Devices that may use this one's memory, one a bit.
+    /// Devices whose contexts were given access to this one's memory, one a bit.
     peers: u64,
+    /// Devices that were given access to the default memory pool's memory.
+    pool_peers: u64,
     /// The program chose another memory pool than the default for its stream-ordered memory.
     own_memory_pool: bool,
 }
@@ -43,6 +45,7 @@ const NOWHERE: Place = Place {
     refused: false,
     references: 0,
     peers: 0,
+    pool_peers: 0,
     own_memory_pool: false,
 };
 
@@ -150,7 +153,8 @@ fn make(api: &Api, place: &mut Place, context: Handle, device: Device) {
             place.context = context;
             place.pool = pool;
             place.primary = is_primary(context, device);
-            for peer in (0..64).filter(|peer| place.peers >> peer & 1 != 0) {
+            let reach = place.peers | place.pool_peers;
+            for peer in (0..64).filter(|peer| reach >> peer & 1 != 0) {
                 // SAFETY: numbers only. Refused: the peer's accesses fail as without Forebay.
                 unsafe { (api.enable_peer)(pool, peer) };
             }
@@ -168,15 +172,20 @@ fn make(api: &Api, place: &mut Place, context: Handle, device: Device) {
     }
 }
 
-/// Whether a context of the device is its primary one. It exists, so asking makes none.
+/// Whether a context of the device is its primary one.
 pub fn is_primary(context: Handle, device: Device) -> bool {
+    primary_of(device) == Some(context)
+}
+
+/// The device's primary context, if it exists: asking makes none.
+pub fn primary_of(device: Device) -> Option<Handle> {
     type State = unsafe extern "C" fn(Device, *mut u32, *mut i32) -> Result;
     type Retain = unsafe extern "C" fn(*mut Handle, Device) -> Result;
     type Release = unsafe extern "C" fn(Device) -> Result;
     let state = loader::symbol(loader::driver(true), c"cuDevicePrimaryCtxGetState");
     let (retain, release) = (real(Entry::PrimaryRetain), real(Entry::PrimaryRelease));
     if state == 0 || retain == 0 || release == 0 {
-        return false;
+        return None;
     }
     let (mut flags, mut active, mut primary) = (0, 0, 0);
     // SAFETY: the driver's functions of these names have these types; locals to fill; the
@@ -184,15 +193,15 @@ pub fn is_primary(context: Handle, device: Device) -> bool {
     unsafe {
         let state = std::mem::transmute::<usize, State>(state);
         if state(device, &raw mut flags, &raw mut active) != SUCCESS || active == 0 {
-            return false;
+            return None;
         }
         let retain = std::mem::transmute::<usize, Retain>(retain);
         if retain(&raw mut primary, device) != SUCCESS {
-            return false;
+            return None;
         }
         std::mem::transmute::<usize, Release>(release)(device);
     }
-    primary == context
+    Some(primary)
 }
 
 /// Ends the pool of a context that is about to go.
@@ -247,7 +256,7 @@ fn end_device(device: Device) {
         loader::say_once(&SAID, &text);
     }
     if let Some(place) = places().get_mut(device as usize) {
-        *place = Place { references: place.references, peers: 0, ..NOWHERE };
+        *place = Place { references: place.references, ..NOWHERE };
     }
     crate::ipc::device_ended(device);
     thread::forget_all();
@@ -269,27 +278,51 @@ pub fn releases(device: Device) -> bool {
     })
 }
 
-/// Memory of the device in `owner` becomes accessible to `peer`, or no more. What is said before
-/// the pool is made holds from its start.
+/// By which of the program's calls a device reaches another's memory.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Said {
+    /// `cuCtxEnablePeerAccess`.
+    Context,
+    /// `cuMemPoolSetAccess` of the default memory pool.
+    MemoryPool,
+}
+
+/// Memory of the device in `owner` becomes accessible to `peer`, or no more, as far as contexts say.
 pub fn set_peer(owner: Handle, peer: Device, access: bool) -> pool::Status {
-    let Some(device) = device_of(owner) else { return pool::OK };
+    device_of(owner).map_or(pool::OK, |device| set_reach(device, peer, access, Said::Context))
+}
+
+/// Memory of a device becomes accessible to `peer`, or no more on that account. What is said before
+/// the pool is made holds from its start. Refused, nothing changes.
+pub fn set_reach(device: Device, peer: Device, access: bool, said: Said) -> pool::Status {
     let mut places = places();
     let Some(place) = places.get_mut(device as usize) else { return pool::OK };
     let bit = 1u64 << (peer as u32 & 63);
-    let before = place.peers;
-    place.peers = if access { before | bit } else { before & !bit };
+    let before = (place.peers, place.pool_peers);
+    let set = if said == Said::Context { &mut place.peers } else { &mut place.pool_peers };
+    *set = if access { *set | bit } else { *set & !bit };
+    let reached = (before.0 | before.1) & bit != 0;
+    let reaches = (place.peers | place.pool_peers) & bit != 0;
     let place = *place;
     drop(places);
-    let (Some(api), true) = (pool::api(), place.context != 0) else { return pool::OK };
-    let change = if access { api.enable_peer } else { api.disable_peer };
+    let (Some(api), true) = (pool::api(), place.context != 0 && reached != reaches) else {
+        return pool::OK;
+    };
+    let change = if reaches { api.enable_peer } else { api.disable_peer };
     // SAFETY: numbers only.
     let status = thread::with(|t| t.inside(|| unsafe { change(place.pool, peer) }));
     if status != pool::OK
         && let Some(place) = self::places().get_mut(device as usize)
     {
-        place.peers = before;
+        (place.peers, place.pool_peers) = before;
     }
     status
+}
+
+/// Whether a device was given access to the memory of another's default memory pool.
+pub fn reaches_pool(owner: Device, peer: Device) -> bool {
+    let places = places();
+    places.get(owner as usize).is_some_and(|p| p.pool_peers >> (peer as u32 & 63) & 1 != 0)
 }
 
 /// The program chose a memory pool for a device's stream-ordered memory.
@@ -325,6 +358,13 @@ pub fn any() -> Option<usize> {
 /// The context that a pool lives in.
 pub fn context_of(pool: usize) -> Option<Handle> {
     places().iter().find(|p| p.context != 0 && p.pool == pool).map(|p| p.context)
+}
+
+/// The context that the program works in on a device, as far as that is known: its pool's, else
+/// the primary one if it exists.
+pub fn context_of_device(device: Device) -> Option<Handle> {
+    let of_pool = places().get(device as usize).map(|place| place.context);
+    of_pool.filter(|context| *context != 0).or_else(|| primary_of(device))
 }
 
 /// The device that a pool is of.

@@ -254,17 +254,23 @@ impl Api {
 /// CUDA would answer then.
 #[cold]
 fn out_of_memory() -> Result {
-    type Info = unsafe extern "C" fn(*mut usize, *mut usize) -> Result;
-    let found = loader::symbol(loader::driver(true), c"cuMemGetInfo_v2");
-    if found == 0 {
-        return cuda::OUT_OF_MEMORY;
-    }
-    let (mut free, mut total) = (0, 0);
-    // SAFETY: the driver's function of this name has this type; locals to fill.
-    match unsafe { std::mem::transmute::<usize, Info>(found)(&raw mut free, &raw mut total) } {
+    match sticky_error() {
         cuda::SUCCESS => cuda::OUT_OF_MEMORY,
         error => error,
     }
+}
+
+/// What every call in the current context answers since it has failed; success while it has not.
+#[cold]
+pub fn sticky_error() -> Result {
+    type Info = unsafe extern "C" fn(*mut usize, *mut usize) -> Result;
+    let found = loader::symbol(loader::driver(true), c"cuMemGetInfo_v2");
+    if found == 0 {
+        return cuda::SUCCESS;
+    }
+    let (mut free, mut total) = (0, 0);
+    // SAFETY: the driver's function of this name has this type; locals to fill.
+    unsafe { std::mem::transmute::<usize, Info>(found)(&raw mut free, &raw mut total) }
 }
 
 /// What CUDA says for a status; `None`: the driver is asked instead.

@@ -21,6 +21,8 @@ pub struct Settings {
     pub trace: Option<PathBuf>,
     /// What legacy IPC handles of the pool's memory are.
     pub ipc: Ipc,
+    /// Whether a free waits for the device (`FOREBAY_FREE=sync`).
+    pub free_waits: bool,
 }
 
 /// `FOREBAY_IPC`.
@@ -81,6 +83,7 @@ fn read() -> Settings {
             .filter(|path| !path.is_empty())
             .map(|path| OsString::from_vec(path).into()),
         ipc,
+        free_waits: word(c"FOREBAY_FREE", "sync"),
     }
 }
 

@@ -130,6 +130,13 @@ fn captured_allocations_stay_the_driver_s() {
     }
 }
 
+#[test]
+fn each_call_is_counted_once() {
+    let program = linked("counted.c", "counted");
+    ends_well(preloaded(&program).env_remove("LD_PRELOAD"));
+    ends_well(&mut preloaded(&program));
+}
+
 /// The same through CUDA's runtime, the simulated one, where `cargo xtask test preload` names it.
 #[test]
 fn captured_allocations_of_the_runtime_stay_the_driver_s() {
@@ -153,6 +160,42 @@ fn captured_allocations_of_the_runtime_stay_the_driver_s() {
         ends_well(run.env("FOREBAY_SIM_SEED", seed));
         ends_well(run.env_remove("LD_PRELOAD"));
     }
+}
+
+/// A pool that is made while a capture begins; a capture that makes none; streams that are destroyed
+/// while they capture, or another does.
+#[test]
+fn captures_race_with_pools_and_streams() {
+    let program = linked("races.c", "races");
+    let mut made = preloaded(&program);
+    made.arg("made").env("FOREBAY_SIM_REAL_DELAYS", "1");
+    ends_well(made.env("FOREBAY_SIM_FAULTS", "stall cuStreamBeginCapture 400ms"));
+    ends_well(preloaded(&program).arg("unmade"));
+    ends_well(preloaded(&program).arg("taken"));
+    for seed in ["1", "2", "3", "4"] {
+        ends_well(preloaded(&program).arg("destroyed").env("FOREBAY_SIM_SEED", seed));
+    }
+}
+
+/// `cuMemPoolSetAccess` of the default memory pool, in whose place the pool is.
+#[test]
+fn peers_of_the_default_memory_pool_reach_the_pool() {
+    let program = linked("access.c", "access");
+    ends_well(&mut preloaded(&program));
+    ends_well(preloaded(&program).env("FOREBAY_DEVICE", "1"));
+}
+
+#[test]
+fn a_waiting_free_in_a_failed_context_says_so() {
+    let program = linked("sticky.c", "sticky");
+    let run = || {
+        let mut run = preloaded(&program);
+        run.env("FOREBAY_SIM_FAULTS", "lose cuCtxSynchronize with 700 #1");
+        run.env("FOREBAY_FREE", "sync");
+        run
+    };
+    ends_well(&mut run());
+    ends_well(run().env_remove("LD_PRELOAD"));
 }
 
 #[test]

@@ -11,12 +11,42 @@ fn calls_answered_early_are_as_the_runtimes_own() {
     let Some(folder) = runtimes() else { return };
     for major in MAJORS {
         let program = with_runtime("fast.c", &format!("fast_{major}"), &folder, major, &[]);
-        for what in ["counts", "errors", "devices", "threads"] {
+        for what in ["counts", "errors", "devices", "threads", "pools"] {
             ends_well(preloaded_with(&folder, &program).arg(what));
             ends_well(preloaded_with(&folder, &program).arg(what).env("FOREBAY_DEVICE", "1"));
         }
         let faults = "lose cuCtxSynchronize with 700 #1";
         ends_well(preloaded_with(&folder, &program).arg("lost").env("FOREBAY_SIM_FAULTS", faults));
+        let mut waits = preloaded_with(&folder, &program);
+        waits.arg("lost-free").env("FOREBAY_FREE", "sync");
+        ends_well(waits.env("FOREBAY_SIM_FAULTS", faults));
+    }
+}
+
+/// What is freed early is nobody's while other streams still work on it.
+#[test]
+fn memory_that_is_freed_early_is_reused_after_its_last_use() {
+    let Some(folder) = runtimes() else { return };
+    for major in MAJORS {
+        let name = format!("runtime_orders_{major}");
+        let program = with_runtime("runtime_orders.c", &name, &folder, major, &[]);
+        for seed in ["1", "2", "3"] {
+            let mut run = preloaded_with(&folder, &program);
+            run.env("FOREBAY_SIM_MEMORY", "32MiB");
+            ends_well(run.env("FOREBAY_SIM_SEED", seed));
+            ends_well(run.env_remove("LD_PRELOAD"));
+        }
+    }
+}
+
+/// The library learns of a device by the context that `cudaSetDevice` makes current.
+#[test]
+fn a_device_that_is_set_has_its_context_current() {
+    let Some(folder) = runtimes() else { return };
+    for major in MAJORS {
+        let program = with_runtime("set_device.c", &format!("set_{major}"), &folder, major, &[]);
+        ends_well(&mut preloaded_with(&folder, &program));
+        ends_well(preloaded_with(&folder, &program).env_remove("LD_PRELOAD"));
     }
 }
 
@@ -47,6 +77,9 @@ fn each_plugin_reaches_its_own_runtime() {
         ends_well(preloaded_with(&folder, &host).args(&run));
         ends_well(preloaded_with(&folder, &host).args(&run).env_remove("LD_PRELOAD"));
     }
+    let linked = with_runtime("own.c", "own_linked", &folder, 12, &["-DLINKED", "-ldl"]);
+    ends_well(preloaded_with(&folder, &linked).arg(&thirteen));
+    ends_well(preloaded_with(&folder, &linked).arg(&thirteen).env_remove("LD_PRELOAD"));
 }
 
 /// torch_memory_saver#64: another library of `LD_PRELOAD` that stands before `cudaMalloc`.

@@ -78,6 +78,13 @@ fn a_program_under_forebay_run_is_replayed_to_the_same_figures() {
             );
         }
         assert!(trace.contains(",f,1,,0,cuMemFree_v2\n"), "freed after the trace's own end");
+        assert!(!trace.contains("not seen"), "an address is freed before it is given again");
+        if enabled == "1" {
+            let rows = |end: &str| trace.matches(end).count();
+            assert_eq!(rows(",1,cuMemAllocAsync\n"), 50 + 9000, "on the stream that was named");
+            assert_eq!(rows(",0,cuMemAllocAsync\n"), 0);
+            assert_eq!(rows(",1,cuMemFreeAsync\n"), 34 + 1 + 9000);
+        }
     }
 }
 

@@ -6,7 +6,7 @@ first use.
 """
 
 from ._errors import Error, OutOfMemoryError
-from ._library import LIB, lib_path
+from ._library import LIB, lib_path, preload_path
 from ._pool import (
     Block,
     Leak,
@@ -34,6 +34,7 @@ __all__ = [
     "malloc",
     "mem_info",
     "owns",
+    "preload_path",
     "tag",
     "tag_number",
 ]

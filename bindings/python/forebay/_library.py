@@ -20,6 +20,19 @@ def lib_path() -> Path:
     return Path(named) if named else Path(__file__).parent / "lib" / "libforebay.so.0"
 
 
+def preload_path() -> Path:
+    """The preload library that lies beside ``lib_path()``: for the ``LD_PRELOAD`` of a program that
+    is not to be changed, as ``python -m forebay.run`` sets it.
+
+    Loading it into this process would be too late: it must be there before CUDA is. Raises
+    ``FileNotFoundError`` where ``FOREBAY_LIBRARY`` names a file that has none beside it.
+    """
+    path = lib_path().absolute().with_name("libforebay_preload.so")
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is missing: it must lie beside the library in use")
+    return path
+
+
 class CStats(c.Structure):
     """``forebay_stats``: every field after the first is an unsigned 64-bit number."""
 

@@ -97,7 +97,10 @@ fn beside_this_command() -> Vec<PathBuf> {
     let Ok(own) = std::env::current_exe() else { return vec![PRELOAD.into()] };
     let dir = own.parent().unwrap_or(Path::new("/")).to_owned();
     let lib = dir.parent().unwrap_or(Path::new("/")).to_owned();
-    vec![dir.join(PRELOAD), lib.join("lib").join(PRELOAD), lib.join("lib64").join(PRELOAD)]
+    // The library folders of an installation: most systems', Fedora's and its like, Debian's.
+    let debian = format!("lib/{}-linux-gnu", std::env::consts::ARCH);
+    let installed = ["lib", "lib64", &debian].map(|name| lib.join(name).join(PRELOAD));
+    std::iter::once(dir.join(PRELOAD)).chain(installed).collect()
 }
 
 /// `LD_PRELOAD` with the library in front of what is there already.

@@ -49,6 +49,7 @@ pub mod world;
 /// Every exported function under one path, for tests that borrow their types.
 #[allow(unused_imports, reason = "a file may export nothing")]
 pub mod exports {
+    pub use crate::abi::attach::*;
     pub use crate::abi::capture::*;
     pub use crate::abi::context::*;
     pub use crate::abi::copy::*;

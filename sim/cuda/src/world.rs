@@ -19,6 +19,7 @@ use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// What is known of a context outside the world's lock: streams keep it.
 #[derive(Debug)]
@@ -67,6 +68,8 @@ pub struct Context {
     pub api_version: u32,
     /// The preferred cache configuration.
     pub cache_config: u32,
+    /// Uses that `cuCtxDetach` gives back.
+    pub uses: u32,
 }
 
 /// A device.
@@ -110,6 +113,10 @@ pub struct World {
     model: Model,
     work: Work,
 }
+
+/// What a context takes to be made under the handle of one that was reset: some way below what a
+/// driver needs, tens of milliseconds, so that who looks less often than that is found out.
+const ANEW: Duration = Duration::from_millis(20);
 
 static WORLD: Mutex<Option<World>> = Mutex::new(None);
 static OWNER: AtomicI32 = AtomicI32::new(0);
@@ -448,7 +455,8 @@ impl World {
         }
     }
 
-    /// Makes a context; not yet current anywhere.
+    /// Makes a context; not yet current anywhere. Under the handle of one that ended it takes
+    /// [`ANEW`], asleep.
     pub fn create_context(&mut self, device: i32, primary: bool, flags: u32) -> u64 {
         let id = if primary {
             self.primary_id(device)
@@ -456,7 +464,9 @@ impl World {
             self.next_context += 1;
             handle(self.generation, 0x100 + self.next_context)
         };
-        self.destroyed.remove(&id);
+        if self.destroyed.remove(&id).is_some() {
+            std::thread::sleep(ANEW);
+        }
         let state = Arc::new(ContextState {
             id,
             device,
@@ -473,6 +483,7 @@ impl World {
             peers: Vec::new(),
             api_version: 3020,
             cache_config: 0,
+            uses: 1,
         };
         self.contexts.insert(id, context);
         id

@@ -83,6 +83,33 @@ fn contexts_are_a_stack_of_each_thread() {
 }
 
 #[test]
+fn a_context_ends_with_its_last_use() {
+    let sim = Sim::start("devices = 2");
+    let (mut attached, mut primary) = (0, 0);
+    assert_eq!(cu!(cuCtxAttach(&raw mut attached, 0)), 201);
+    let context = create(1);
+    assert_eq!(cu!(cuCtxAttach(&raw mut attached, 1)), 1);
+    assert_eq!(cu!(cuCtxAttach(null_mut(), 0)), 1);
+    assert_eq!(cu!(cuCtxAttach(&raw mut attached, 0)), 0);
+    assert_eq!(attached, context);
+    assert_eq!(cu!(cuCtxDetach(context)), 0);
+    assert_eq!((current(), current_device()), (context, Ok(1)));
+    let other = create(0);
+    assert_eq!(cu!(cuCtxDetach(context)), 201, "it is not current");
+    assert_eq!(cu!(cuCtxDetach(other)), 0);
+    assert_eq!((current(), sim.live("contexts")), (context, 1));
+    assert_eq!(cu!(cuCtxDetach(context)), 0);
+    assert_eq!((current(), sim.live("contexts")), (0, 0));
+    row("cuCtxAttach takes a use of the current context, cuCtxDetach gives one back", H);
+    row("the last cuCtxDetach destroys the context and pops it", H);
+    assert_eq!(cu!(cuDevicePrimaryCtxRetain(&raw mut primary, 0)), 0);
+    assert_eq!(cu!(cuCtxSetCurrent(primary)), 0);
+    assert_eq!(cu!(cuCtxAttach(&raw mut attached, 0)), 201);
+    assert_eq!(cu!(cuCtxDetach(primary)), 201);
+    assert_eq!(cu!(cuDevicePrimaryCtxRelease_v2(0)), 0);
+}
+
+#[test]
 fn a_destroyed_context_answers_709_where_it_is_current() {
     let mut sim = Sim::start("devices = 2");
     let context = create(1);

@@ -53,6 +53,16 @@ fn props(device: i32) -> PoolProps {
 }
 
 #[test]
+fn a_length_beyond_all_memory_is_no_memory() {
+    let _sim = world("");
+    for bytes in [usize::MAX, usize::MAX - 511, 1 << 50] {
+        let mut at = 7;
+        assert_eq!(cu!(cuMemAllocAsync(&raw mut at, bytes, 0)), 2, "{bytes:#x}");
+        assert_eq!(at, 7);
+    }
+}
+
+#[test]
 fn memory_lives_between_its_alloc_and_its_free_in_stream_order() {
     for seed in 0..20 {
         let sim = world(&format!("seed = {seed}"));

@@ -3,6 +3,9 @@
 use crate::entry::{export, place};
 use crate::state;
 
+/// `cudaDeviceMapHost`.
+const MAP_HOST: u32 = 8;
+
 export! {
     /// One number about a device.
     fn cudaDeviceGetAttribute(value: *mut i32, attribute: u32, device: i32) {
@@ -42,21 +45,27 @@ export! {
         state::ready()?.cuCtxResetPersistingL2Cache()
     }
 
-    /// Flags of the thread's device.
+    /// Flags of the thread's device, which is made ready with them.
     fn cudaSetDeviceFlags(flags: u32) {
         let driver = state::driver()?;
-        driver.cuDevicePrimaryCtxSetFlags(state::current_device(driver), flags)
+        driver.cuDevicePrimaryCtxSetFlags(state::current_device(driver), flags)?;
+        state::ready().map(drop)
     }
 
-    /// Flags of the thread's device.
+    /// Flags of the thread's device; those of the current context if the program has made one by
+    /// the driver. The runtime's own contexts map host memory.
     fn cudaGetDeviceFlags(flags: *mut u32) {
+        let to = place(flags)?;
         let driver = state::driver()?;
+        let context = state::context(driver)?;
+        if context != 0 && !state::is_primary(context) {
+            return driver.cuCtxGetFlags(to);
+        }
         let mut active = 0;
-        driver.cuDevicePrimaryCtxGetState(
-            state::current_device(driver),
-            place(flags)?,
-            &mut active,
-        )
+        let device = state::current_device(driver);
+        driver.cuDevicePrimaryCtxGetState(device, to, &mut active)?;
+        *to |= MAP_HOST;
+        Ok(())
     }
 
     /// Nothing is profiled.

@@ -30,14 +30,18 @@ fn table() -> MutexGuard<'static, Table> {
     TABLE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Counts a launch of a kernel and answers its body, if it has one.
-pub fn launched(name: &str) -> Option<Bodied> {
+/// A kernel's body, if it has one.
+pub fn body_of(name: &str) -> Option<Bodied> {
+    table().bodies.get(name).cloned()
+}
+
+/// Counts a launch that the driver has taken.
+pub fn launched(name: &str) {
     let mut table = table();
     match table.launches.get_mut(name) {
         Some(count) => *count += 1,
         None => drop(table.launches.insert(name.to_owned(), 1)),
     }
-    table.bodies.get(name).cloned()
 }
 
 /// Widest argument, as CUDA has it.

@@ -10,10 +10,10 @@ use crate::types::*;
 
 /// `cudaMemcpyKind`.
 const HOST_TO_HOST: u32 = 0;
-const HOST_TO_DEVICE: u32 = 1;
-const DEVICE_TO_HOST: u32 = 2;
-const DEVICE_TO_DEVICE: u32 = 3;
-const DEFAULT: u32 = 4;
+pub const HOST_TO_DEVICE: u32 = 1;
+pub const DEVICE_TO_HOST: u32 = 2;
+pub const DEVICE_TO_DEVICE: u32 = 3;
+pub const DEFAULT: u32 = 4;
 
 /// `CUmemorytype`.
 const TYPE_HOST: u32 = 1;
@@ -41,7 +41,7 @@ export! {
         let driver = state::ready()?;
         match rows((to, to_pitch), (from, from_pitch), width, height, kind)? {
             Some(rows) => driver.cuMemcpy2DUnaligned(own, &rows),
-            None => Ok(()),
+            None => state::healthy(driver),
         }
     }
 
@@ -53,7 +53,7 @@ export! {
         let driver = state::ready()?;
         match rows((to, to_pitch), (from, from_pitch), width, height, kind)? {
             Some(rows) => driver.cuMemcpy2DAsync(own, &rows, stream),
-            None => Ok(()),
+            None => state::healthy(driver),
         }
     }
 
@@ -74,7 +74,10 @@ export! {
     /// Fills bytes.
     pair own fn cudaMemset, cudaMemset_ptds(to: u64, value: i32, bytes: usize) {
         let driver = state::ready()?;
-        if bytes == 0 { Ok(()) } else { driver.cuMemsetD8(own, to, value as u8, bytes) }
+        match bytes {
+            0 => state::healthy(driver),
+            _ => driver.cuMemsetD8(own, to, value as u8, bytes),
+        }
     }
 
     /// Fills bytes in a stream's order.
@@ -83,7 +86,7 @@ export! {
     ) {
         let driver = state::ready()?;
         match bytes {
-            0 => Ok(()),
+            0 => state::healthy(driver),
             _ => driver.cuMemsetD8Async(own, to, value as u8, bytes, stream),
         }
     }
@@ -94,7 +97,7 @@ export! {
     ) {
         let driver = state::ready()?;
         match width == 0 || height == 0 {
-            true => Ok(()),
+            true => state::healthy(driver),
             false => driver.cuMemsetD2D8(own, to, pitch, value as u8, width, height),
         }
     }
@@ -105,7 +108,7 @@ export! {
     ) {
         let driver = state::ready()?;
         match width == 0 || height == 0 {
-            true => Ok(()),
+            true => state::healthy(driver),
             false => driver.cuMemsetD2D8Async(own, to, pitch, value as u8, width, height, stream),
         }
     }
@@ -121,7 +124,7 @@ pub unsafe fn copy_now(own: bool, to: u64, from: u64, bytes: usize, kind: u32) -
     // SAFETY: the caller's promise.
     unsafe {
         match kind {
-            HOST_TO_HOST..=DEFAULT if bytes == 0 => Ok(()),
+            HOST_TO_HOST..=DEFAULT if bytes == 0 => state::healthy(driver),
             HOST_TO_HOST | DEFAULT => driver.cuMemcpy(own, to, from, bytes),
             HOST_TO_DEVICE => driver.cuMemcpyHtoD(own, to, from, bytes),
             DEVICE_TO_HOST => driver.cuMemcpyDtoH(own, to, from, bytes),
@@ -148,7 +151,7 @@ pub unsafe fn copy_later(
     // SAFETY: the caller's promise.
     unsafe {
         match kind {
-            HOST_TO_HOST..=DEFAULT if bytes == 0 => Ok(()),
+            HOST_TO_HOST..=DEFAULT if bytes == 0 => state::healthy(driver),
             HOST_TO_HOST | DEFAULT => driver.cuMemcpyAsync(own, to, from, bytes, stream),
             HOST_TO_DEVICE => driver.cuMemcpyHtoDAsync(own, to, from, bytes, stream),
             DEVICE_TO_HOST => driver.cuMemcpyDtoHAsync(own, to, from, bytes, stream),

@@ -3,6 +3,7 @@
 use crate::driver;
 use crate::entry::{export, place};
 use crate::state;
+use crate::symbol;
 use crate::types::*;
 use std::ffi::{c_char, c_void};
 
@@ -49,9 +50,14 @@ export! {
         state::ready()?.cuCtxSynchronize()
     }
 
-    /// Ends all that is in the current device's primary context.
+    /// Ends all that is in the current device's primary context. Of a context that the program
+    /// has made current by the driver only the runtime's own is ended: what it has for variables.
     fn cudaDeviceReset() {
         let driver = state::driver()?;
+        let context = state::context(driver)?;
+        if context != 0 && !state::is_primary(context) {
+            return symbol::forget(driver, context);
+        }
         state::reset(driver, state::current_device(driver))
     }
 
@@ -64,17 +70,23 @@ export! {
         driver.cuDeviceCanAccessPeer(to, device, peer)
     }
 
-    /// Opens a peer's memory to the current device.
+    /// Opens a peer's memory to the current device: 101 for itself.
     fn cudaDeviceEnablePeerAccess(peer: i32, flags: u32) {
         let driver = state::ready()?;
         state::checked(driver, peer)?;
+        if peer == state::current_device(driver) {
+            return Err(ERROR_INVALID_DEVICE);
+        }
         driver.cuCtxEnablePeerAccess(state::primary(driver, peer)?, flags)
     }
 
-    /// Takes that back.
+    /// Takes that back; a device has no peer access to itself.
     fn cudaDeviceDisablePeerAccess(peer: i32) {
         let driver = state::ready()?;
         state::checked(driver, peer)?;
+        if peer == state::current_device(driver) {
+            return Err(ERROR_PEER_ACCESS_NOT_ENABLED);
+        }
         driver.cuCtxDisablePeerAccess(state::primary(driver, peer)?)
     }
 

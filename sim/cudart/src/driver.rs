@@ -205,6 +205,7 @@ table! {
         cuDevicePrimaryCtxReset(device: i32) = "cuDevicePrimaryCtxReset", 7000;
         cuCtxSetCurrent(context: Context) = "cuCtxSetCurrent", 4000;
         cuCtxGetCurrent(context: *mut Context) = "cuCtxGetCurrent", 4000;
+        cuCtxGetFlags(flags: *mut u32) = "cuCtxGetFlags", 7000;
         cuCtxGetDevice(device: *mut i32) = "cuCtxGetDevice", 2000;
         cuCtxGetLimit(value: *mut usize, limit: u32) = "cuCtxGetLimit", 3010;
         cuCtxSetLimit(limit: u32, value: usize) = "cuCtxSetLimit", 3010;
@@ -274,6 +275,19 @@ table! {
             = "cuGraphInstantiateWithFlags", 11040;
         cuGraphExecGetFlags(exec: Exec, flags: *mut u64) = "cuGraphExecGetFlags", 12000;
         cuGraphExecDestroy(exec: Exec) = "cuGraphExecDestroy", 10000;
+        cuGraphAddMemAllocNode(node: *mut Node, graph: Graph, after: *const Node, count: usize,
+            parameters: *mut c_void) = "cuGraphAddMemAllocNode", 11040;
+        cuGraphMemAllocNodeGetParams(node: Node, parameters: *mut c_void)
+            = "cuGraphMemAllocNodeGetParams", 11040;
+        cuGraphAddMemFreeNode(node: *mut Node, graph: Graph, after: *const Node, count: usize,
+            at: u64) = "cuGraphAddMemFreeNode", 11040;
+        cuGraphMemFreeNodeGetParams(node: Node, at: *mut u64)
+            = "cuGraphMemFreeNodeGetParams", 11040;
+        cuDeviceGraphMemTrim(device: i32) = "cuDeviceGraphMemTrim", 11040;
+        cuDeviceGetGraphMemAttribute(device: i32, attribute: u32, value: *mut c_void)
+            = "cuDeviceGetGraphMemAttribute", 11040;
+        cuDeviceSetGraphMemAttribute(device: i32, attribute: u32, value: *mut c_void)
+            = "cuDeviceSetGraphMemAttribute", 11040;
         cuUserObjectCreate(object: *mut u64, data: *mut c_void, destroy: HostFn, references: u32,
             flags: u32) = "cuUserObjectCreate", 11030;
         cuUserObjectRetain(object: u64, count: u32) = "cuUserObjectRetain", 11030;

@@ -6,6 +6,7 @@
 use crate::state;
 use crate::types::*;
 use std::ffi::{CStr, c_char};
+use std::panic::catch_unwind;
 
 /// Code, name.
 const NAMES: &[(Code, &CStr)] = &[
@@ -199,10 +200,11 @@ pub extern "C" fn cudaGetErrorString(code: Code) -> *const c_char {
     row(TEXTS, code).or_else(|| row(NAMES, code)).unwrap_or(UNKNOWN).as_ptr()
 }
 
-/// The thread's last error, which this clears.
+/// The thread's last error, which this clears; that of a failed context, which nothing clears
+/// (NVIDIA/nvbench#88) and which is told without another call (cudahandbook.com, 2024-12).
 #[unsafe(no_mangle)]
 pub extern "C" fn cudaGetLastError() -> Code {
-    let code = state::last();
+    let code = cudaPeekAtLastError();
     state::fail(SUCCESS);
     code
 }
@@ -210,7 +212,7 @@ pub extern "C" fn cudaGetLastError() -> Code {
 /// The thread's last error, which stays.
 #[unsafe(no_mangle)]
 pub extern "C" fn cudaPeekAtLastError() -> Code {
-    state::last()
+    catch_unwind(state::failed).ok().flatten().unwrap_or_else(state::last)
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 
 use crate::driver::Driver;
 use crate::entry::{export, place};
+use crate::launch::Launch;
 use crate::module::{kernel, registered};
 use crate::state;
 use crate::types::*;
@@ -16,6 +17,7 @@ const WARP: i32 = 32;
 /// `CUdevice_attribute`.
 const THREADS_OF_BLOCK: u32 = 1;
 const SHARED_OF_BLOCK: u32 = 8;
+const PROCESSORS: u32 = 16;
 const THREADS_OF_PROCESSOR: u32 = 39;
 const MAJOR: u32 = 75;
 const MINOR: u32 = 76;
@@ -72,6 +74,16 @@ fn blocks(threads: i32, shared: usize, of: impl Fn(u32) -> Result<i32, Code>) ->
         most = most.min(i32::try_from(fit).unwrap_or(i32::MAX));
     }
     Ok(most)
+}
+
+/// How many blocks of a launch the current device holds at once.
+pub fn resident(launch: &Launch) -> Result<u64, Code> {
+    let driver = state::ready()?;
+    let device = state::current_device(driver);
+    let threads = i32::try_from(launch.block.count()).unwrap_or(i32::MAX);
+    let each = blocks(threads, launch.shared, |attribute| number(driver, attribute, device))?;
+    let processors = number(driver, PROCESSORS, device)?;
+    Ok(u64::from(each.unsigned_abs()) * u64::from(processors.unsigned_abs()))
 }
 
 fn occupancy(to: *mut i32, function: u64, threads: i32, shared: usize) -> Answer {

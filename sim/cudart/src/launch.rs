@@ -1,32 +1,36 @@
 //! Launches of kernels.
 //!
-//! Three ways, by the kernel's name. With a body (`control`): a host function of the stream, which
+//! Four ways, by the kernel's name. With a body (`control`): a host function of the stream, which
 //! calls it on arguments that were copied at the launch; in a capture the graph holds the copy. A
-//! name that the driver's own kernels have: the driver's launch, with its checks. Any
-//! other: a launch that touches nothing, so the stream has an entry and a graph a node.
-//! Promises that a launch's shape is checked alike in all three. A body whose context fails before
+//! name that the driver's own kernels have: the driver's launch, with its checks. Fills and spins
+//! of PyTorch's (`torch`): fills of the driver's, and a body. Any other: a launch that touches
+//! nothing, so the stream has an entry and a graph a node.
+//! Promises that a launch's shape is checked alike in all four. A body whose context fails before
 //! its turn is not called, and its copy of the arguments is not freed.
 
 use crate::control::{self, Bodied};
 use crate::driver::Driver;
 use crate::entry::{export, place};
+use crate::function::resident;
 use crate::module;
 use crate::state;
+use crate::torch::{self, Known};
 use crate::types::*;
 use std::ffi::{CString, c_char, c_void};
 use std::sync::{Mutex, PoisonError};
 
-/// Most threads of a block, and blocks in y and z.
+/// Most threads of a block, and of it in z; most blocks in x, and in y and z: CUDA's programming
+/// guide, technical specifications of all compute capabilities of today.
 const BLOCK_MAX: u64 = 1024;
+const BLOCK_Z_MAX: u32 = 64;
+const GRID_X_MAX: u32 = i32::MAX.unsigned_abs();
 const GRID_YZ_MAX: u32 = 65_535;
 /// Dynamic shared memory of a block, unless the program has asked for more.
 const SHARED_MAX: u32 = 48 << 10;
 /// Kernels that the simulated driver has bodies of: see its documentation.
-const OF_DRIVER: &[&str] = &["fill_u32", "add_u32", "copy_u32", "checksum_u64", "spin_until"];
-/// Does nothing when it is to fill no words.
-const NOTHING: &str = "fill_u32";
-/// `cudaStreamCaptureModeRelaxed`.
-const RELAXED: u32 = 2;
+const OF_DRIVER: &[&str] = &[FILL, "add_u32", "copy_u32", "checksum_u64", "spin_until"];
+/// Fills words; does nothing when there are none.
+pub const FILL: &str = "fill_u32";
 /// `cudaGraphUserObjectMove`.
 const MOVE: u32 = 1;
 /// `cudaUserObjectNoDestructorSync`.
@@ -98,8 +102,11 @@ impl Call {
         Ok(Call { bodied, launch, bytes })
     }
 
-    fn run(&mut self) {
-        let base = self.bytes.as_mut_ptr();
+    /// Calls the body on a copy of its own: a kernel may change its arguments, which no other
+    /// launch of a graph sees, and launches of one graph's copies may run side by side.
+    fn run(&self) {
+        let mut bytes = self.bytes.clone();
+        let base = bytes.as_mut_ptr();
         let mut at = 0;
         let mut arguments = Vec::with_capacity(self.bodied.sizes.len() + 1);
         for size in &self.bodied.sizes {
@@ -118,9 +125,9 @@ unsafe extern "C" fn run_once(call: *mut c_void) {
     unsafe { Box::from_raw(call.cast::<Call>()) }.run();
 }
 
-/// Runs a call that a graph holds. One graph runs one at a time.
+/// Runs a call that a graph holds.
 unsafe extern "C" fn run_kept(call: *mut c_void) {
-    // SAFETY: the graph holds it until `drop_call`, and the driver calls host functions one by one.
+    // SAFETY: the graph holds it until `drop_call`, and nothing writes to it.
     unsafe { (*call.cast::<Call>()).run() }
 }
 
@@ -132,8 +139,10 @@ unsafe extern "C" fn drop_call(call: *mut c_void) {
 
 fn check(launch: &Launch, allowed: u32) -> Answer {
     let threads = launch.block.count();
-    let wide = launch.grid.y > GRID_YZ_MAX || launch.grid.z > GRID_YZ_MAX;
-    if threads == 0 || threads > BLOCK_MAX || launch.grid.count() == 0 || wide {
+    let Dim3 { x, y, z } = launch.grid;
+    let wide = x > GRID_X_MAX || y > GRID_YZ_MAX || z > GRID_YZ_MAX;
+    let deep = launch.block.z > BLOCK_Z_MAX;
+    if threads == 0 || threads > BLOCK_MAX || launch.grid.count() == 0 || wide || deep {
         return Err(ERROR_INVALID_CONFIGURATION);
     }
     if launch.shared > SHARED_MAX.max(allowed) as usize {
@@ -149,27 +158,50 @@ unsafe fn launch(own: bool, function: u64, launch: Launch, arguments: *mut *mut 
     check(&launch, kernel.shared)?;
     // SAFETY: the caller's promise.
     unsafe {
-        match control::launched(&kernel.name) {
-            Some(bodied) => with_body(driver, own, Call::new(bodied, launch, arguments)?),
-            None if OF_DRIVER.contains(&kernel.name.as_str()) => {
+        match (control::body_of(&kernel.name), torch::known(&kernel.name)) {
+            (Some(bodied), _) => with_body(driver, own, Call::new(bodied, launch, arguments)?),
+            (None, Some(Known::Spin)) => {
+                with_body(driver, own, Call::new(torch::spin(), launch, arguments)?)
+            }
+            (None, Some(Known::Fill(width))) => torch::fill(driver, own, &launch, width, arguments),
+            (None, None) if OF_DRIVER.contains(&kernel.name.as_str()) => {
                 of_driver(driver, own, &kernel.name, &launch, arguments)
             }
-            None => {
+            (None, None) => {
                 let (mut to, mut value, mut count) = (0u64, 0u32, 0u64);
                 let mut none: [*mut c_void; 3] =
                     [(&raw mut to).cast(), (&raw mut value).cast(), (&raw mut count).cast()];
-                of_driver(driver, own, NOTHING, &launch, none.as_mut_ptr())
+                of_driver(driver, own, FILL, &launch, none.as_mut_ptr())
             }
         }
+    }?;
+    control::launched(&kernel.name);
+    Ok(())
+}
+
+/// The same, where all blocks must be on the device at once: 720 for more than fit.
+unsafe fn launch_together(
+    own: bool,
+    function: u64,
+    shape: Launch,
+    arguments: *mut *mut c_void,
+) -> Answer {
+    check(&shape, module::kernel(function)?.shared)?;
+    if shape.grid.count() > resident(&shape)? {
+        return Err(ERROR_COOPERATIVE_LAUNCH_TOO_LARGE);
     }
+    // SAFETY: the caller's promise.
+    unsafe { launch(own, function, shape, arguments) }
 }
 
 unsafe fn with_body(driver: &Driver, own: bool, call: Call) -> Answer {
     let stream = call.launch.stream;
     let (mut status, mut id, mut graph, mut count) = (0, 0, 0, 0);
     let mut nodes = std::ptr::null();
+    // A stream that cannot be asked is given the work all the same: the driver then says why not,
+    // and ends a capture as the launch would have.
     // SAFETY: places of this frame.
-    unsafe {
+    let _ = unsafe {
         driver.cuStreamGetCaptureInfo(
             own,
             stream,
@@ -178,8 +210,8 @@ unsafe fn with_body(driver: &Driver, own: bool, call: Call) -> Answer {
             &mut graph,
             &mut nodes,
             &mut count,
-        )?;
-    }
+        )
+    };
     let call = Box::into_raw(Box::new(call)).cast::<c_void>();
     if status == 0 {
         // SAFETY: the stream calls it once with this.
@@ -222,9 +254,7 @@ static LOADED: Mutex<Vec<Loaded>> = Mutex::new(Vec::new());
 
 /// The driver's function of this name in the current context.
 fn function_of(driver: &Driver, name: &str) -> Result<u64, Code> {
-    let mut context = 0;
-    // SAFETY: a place of this frame.
-    unsafe { driver.cuCtxGetCurrent(&mut context) }?;
+    let context = state::context(driver)?;
     let generation = state::generation(state::current_device(driver));
     let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
     loaded.retain(|l| l.context != context || l.generation == generation);
@@ -233,14 +263,10 @@ fn function_of(driver: &Driver, name: &str) -> Result<u64, Code> {
         return Ok(known.function);
     }
     let image = CString::new(OF_DRIVER.join(" ")).map_err(|_| ERROR_UNKNOWN)?;
-    let (mut module, mut mode) = (0, RELAXED);
+    let mut module = 0;
     // SAFETY: places of this frame, texts that end in a zero byte.
     unsafe {
-        // A capture of this thread must not forbid what the program did not ask for.
-        driver.cuThreadExchangeStreamCaptureMode(&mut mode)?;
-        let made = driver.cuModuleLoadData(&mut module, image.as_ptr());
-        driver.cuThreadExchangeStreamCaptureMode(&mut mode)?;
-        made?;
+        state::uncaptured(driver, || driver.cuModuleLoadData(&mut module, image.as_ptr()))?;
         for known in OF_DRIVER {
             let text = CString::new(*known).map_err(|_| ERROR_UNKNOWN)?;
             let mut function = 0;
@@ -251,7 +277,12 @@ fn function_of(driver: &Driver, name: &str) -> Result<u64, Code> {
     loaded.iter().find(known).map(|l| l.function).ok_or(ERROR_INVALID_DEVICE_FUNCTION)
 }
 
-unsafe fn of_driver(
+/// Launches the driver's own kernel of this name.
+///
+/// # Safety
+///
+/// The arguments are the kernel's.
+pub unsafe fn of_driver(
     driver: &Driver,
     own: bool,
     name: &str,
@@ -302,7 +333,7 @@ export! {
         function: u64, grid: Dim3, block: Dim3, arguments: *mut *mut c_void, shared: usize,
         stream: Stream,
     ) {
-        launch(own, function, Launch { grid, block, shared, stream }, arguments)
+        launch_together(own, function, Launch { grid, block, shared, stream }, arguments)
     }
 
     /// Launches a kernel, with a structure for its shape; attributes are not looked at.

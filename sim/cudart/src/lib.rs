@@ -13,8 +13,9 @@
 //!   first call that needs one.
 //! - Rules of memory, streams and graphs are the driver's; nothing is answered here that the
 //!   driver can be asked.
-//! - A kernel does nothing, unless the driver knows one of its name or a test gave it a body for
-//!   the CPU (`control`); both run in stream order.
+//! - A kernel does nothing, unless the driver knows one of its name, it is one of PyTorch's that
+//!   fill or spin (`torch`), or a test gave it a body for the CPU (`control`). What is done is done
+//!   in stream order.
 //! - What is not built answers 801 and is listed in `not_built`.
 //!
 //! # Files
@@ -27,7 +28,8 @@
 //! | `errors` | names and texts of errors |
 //! | `device`, `properties`, `context` | devices and what is known of them |
 //! | `memory`, `copy`, `pool`, `pointer`, `share` | memory |
-//! | `stream`, `event`, `graph` | order |
+//! | `stream`, `event`, `graph`, `graphmem` | order, and memory of graphs |
+//! | `torch` | kernels of PyTorch that fill and spin |
 //! | `module`, `launch`, `function` | kernels: registered, launched, asked about |
 //! | `control` | `forebay_simcudart_*` |
 #![allow(
@@ -46,6 +48,7 @@ mod errors;
 mod event;
 mod function;
 mod graph;
+mod graphmem;
 mod launch;
 mod memory;
 mod module;
@@ -57,4 +60,5 @@ mod share;
 mod state;
 mod stream;
 mod symbol;
+mod torch;
 mod types;

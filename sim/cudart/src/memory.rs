@@ -1,7 +1,8 @@
 //! Memory: allocated, freed, registered.
 //!
-//! Sizes of 0 answer success and a null pointer where the runtime does so, before the driver is
-//! asked; freeing a null pointer only sees to a context. All else is the driver's.
+//! Sizes of 0 answer success and a null pointer where the runtime does so; freeing a null pointer
+//! only sees to a context. Both answer the error of a context that has failed. All else is the
+//! driver's.
 
 use crate::entry::{export, place};
 use crate::state;
@@ -18,7 +19,7 @@ export! {
         let driver = state::ready()?;
         if bytes == 0 {
             *to = 0;
-            return Ok(());
+            return state::healthy(driver);
         }
         driver.cuMemAlloc(to, bytes)
     }
@@ -26,7 +27,7 @@ export! {
     /// Gives memory back; all kinds of device memory. A null pointer starts the runtime.
     fn cudaFree(at: u64) {
         let driver = state::ready()?;
-        if at == 0 { Ok(()) } else { driver.cuMemFree(at) }
+        if at == 0 { state::healthy(driver) } else { driver.cuMemFree(at) }
     }
 
     /// Rows of memory, each starting where copies are fast.
@@ -36,7 +37,7 @@ export! {
         if width == 0 || height == 0 {
             *to = 0;
             *pitch = 0;
-            return Ok(());
+            return state::healthy(driver);
         }
         driver.cuMemAllocPitch(to, pitch, width, height, UNIT)
     }
@@ -47,8 +48,9 @@ export! {
         let driver = state::ready()?;
         let rows = extent.height.checked_mul(extent.depth).ok_or(ERROR_INVALID_VALUE)?;
         let (mut ptr, mut pitch) = (0, 0);
-        if extent.width > 0 && rows > 0 {
-            driver.cuMemAllocPitch(&mut ptr, &mut pitch, extent.width, rows, UNIT)?;
+        match extent.width > 0 && rows > 0 {
+            true => driver.cuMemAllocPitch(&mut ptr, &mut pitch, extent.width, rows, UNIT)?,
+            false => state::healthy(driver)?,
         }
         *to = PitchedPtr { ptr, pitch, xsize: extent.width, ysize: extent.height };
         Ok(())
@@ -72,7 +74,7 @@ export! {
     /// Gives page-locked memory back.
     fn cudaFreeHost(at: *mut c_void) {
         let driver = state::ready()?;
-        if at.is_null() { Ok(()) } else { driver.cuMemFreeHost(at) }
+        if at.is_null() { state::healthy(driver) } else { driver.cuMemFreeHost(at) }
     }
 
     /// Page-locks the program's own memory.
@@ -108,7 +110,7 @@ unsafe fn host_alloc(to: *mut *mut c_void, bytes: usize, flags: u32) -> Answer {
     unsafe {
         if bytes == 0 {
             *to = std::ptr::null_mut();
-            return Ok(());
+            return state::healthy(driver);
         }
         driver.cuMemHostAlloc(to, bytes, flags)
     }

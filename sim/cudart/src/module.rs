@@ -5,6 +5,7 @@
 //! that nothing here starts the driver.
 
 use crate::entry::{export, place};
+use crate::symbol;
 use crate::types::*;
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -29,8 +30,19 @@ pub struct Variable {
     pub binary: usize,
     /// Its size in bytes.
     pub bytes: usize,
-    /// Where it lies: device, which retain of its context, address.
-    pub places: Vec<(i32, u64, u64)>,
+    /// Where it lies.
+    pub places: Vec<Place>,
+}
+
+/// A variable's memory in one context.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    /// The context.
+    pub context: Context,
+    /// Which retain of its device's primary context it was made after.
+    pub generation: u64,
+    /// The address.
+    pub at: u64,
 }
 
 /// All that is registered, by addresses of the host.
@@ -73,7 +85,12 @@ pub extern "C" fn __cudaRegisterFatBinaryEnd(_handle: *mut *mut c_void) {}
 pub extern "C" fn __cudaUnregisterFatBinary(handle: *mut *mut c_void) {
     let mut all = registered();
     all.kernels.retain(|_, kernel| kernel.binary != handle as usize);
-    all.variables.retain(|_, variable| variable.binary != handle as usize);
+    let (gone, stay) = std::mem::take(&mut all.variables)
+        .into_iter()
+        .partition::<BTreeMap<_, _>, _>(|(_, variable)| variable.binary == handle as usize);
+    all.variables = stay;
+    drop(all);
+    symbol::give_back(gone.values().flat_map(|variable| &variable.places));
 }
 
 /// A binary is ready at once.

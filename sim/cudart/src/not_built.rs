@@ -1,8 +1,8 @@
 //! Functions that NVIDIA's runtimes have and this one has not: each answers 801.
 //!
-//! Textures, arrays, surfaces, graphics, external memory, nodes of graphs added by hand, libraries,
-//! shared pools and events, whole volumes at a time. They are here so that a program that links
-//! them starts. A caller's arguments are not looked at.
+//! Textures, arrays, surfaces, graphics, external memory, nodes of graphs added by hand but for
+//! those of memory, libraries, shared pools and events, whole volumes at a time. They are here so
+//! that a program that links them starts. A caller's arguments are not looked at.
 
 use crate::state;
 use crate::types::{Code, ERROR_NOT_SUPPORTED};
@@ -33,15 +33,12 @@ not_built! {
     cudaDestroySurfaceObject
     cudaDestroyTextureObject
     cudaDeviceFlushGPUDirectRDMAWrites
-    cudaDeviceGetGraphMemAttribute
     cudaDeviceGetHostAtomicCapabilities
     cudaDeviceGetNvSciSyncAttributes
     cudaDeviceGetP2PAtomicCapabilities
     cudaDeviceGetSharedMemConfig
     cudaDeviceGetTexture1DLinearMaxWidth
-    cudaDeviceGraphMemTrim
     cudaDeviceRegisterAsyncNotification
-    cudaDeviceSetGraphMemAttribute
     cudaDeviceSetSharedMemConfig
     cudaDeviceUnregisterAsyncNotification
     cudaEGLStreamConsumerAcquireFrame
@@ -87,8 +84,6 @@ not_built! {
     cudaGraphAddExternalSemaphoresWaitNode
     cudaGraphAddHostNode
     cudaGraphAddKernelNode
-    cudaGraphAddMemAllocNode
-    cudaGraphAddMemFreeNode
     cudaGraphAddMemcpyNode
     cudaGraphAddMemcpyNode1D
     cudaGraphAddMemcpyNodeFromSymbol
@@ -128,8 +123,6 @@ not_built! {
     cudaGraphKernelNodeGetParams
     cudaGraphKernelNodeSetAttribute
     cudaGraphKernelNodeSetParams
-    cudaGraphMemAllocNodeGetParams
-    cudaGraphMemFreeNodeGetParams
     cudaGraphMemcpyNodeGetParams
     cudaGraphMemcpyNodeSetParams
     cudaGraphMemcpyNodeSetParams1D

@@ -14,7 +14,7 @@ export! {
         let driver = state::ready()?;
         if bytes == 0 {
             *to = 0;
-            return Ok(());
+            return state::healthy(driver);
         }
         driver.cuMemAllocAsync(own, to, bytes, stream)
     }
@@ -27,7 +27,7 @@ export! {
         let driver = state::ready()?;
         if bytes == 0 {
             *to = 0;
-            return Ok(());
+            return state::healthy(driver);
         }
         driver.cuMemAllocFromPoolAsync(own, to, bytes, pool, stream)
     }
@@ -35,7 +35,7 @@ export! {
     /// Gives memory back at this point of the stream.
     pair own fn cudaFreeAsync, cudaFreeAsync_ptsz(at: u64, stream: Stream) {
         let driver = state::ready()?;
-        if at == 0 { Ok(()) } else { driver.cuMemFreeAsync(own, at, stream) }
+        if at == 0 { state::healthy(driver) } else { driver.cuMemFreeAsync(own, at, stream) }
     }
 
     /// A device's default pool.

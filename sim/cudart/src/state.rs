@@ -64,12 +64,18 @@ pub fn library() -> Result<&'static Driver, Code> {
     driver::library().ok_or(ERROR_INSUFFICIENT_DRIVER)
 }
 
+static STARTED: OnceLock<Answer> = OnceLock::new();
+
 /// The driver, started: 35 when it is older than this runtime's major version.
 pub fn driver() -> Result<&'static Driver, Code> {
-    static STARTED: OnceLock<Answer> = OnceLock::new();
     let driver = library()?;
     (*STARTED.get_or_init(|| start(driver)))?;
     Ok(driver)
+}
+
+/// The driver, if a call has started it and the process is not at its end.
+pub fn started() -> Option<&'static Driver> {
+    matches!(STARTED.get(), Some(Ok(()))).then(|| library().ok()).flatten()
 }
 
 fn start(driver: &Driver) -> Answer {
@@ -135,15 +141,60 @@ pub fn choose(driver: &Driver, device: i32) -> Answer {
 /// of its device.
 pub fn ready() -> Result<&'static Driver, Code> {
     let driver = driver()?;
-    let mut context = 0;
-    // SAFETY: a place of this frame.
-    unsafe { driver.cuCtxGetCurrent(&mut context) }?;
+    let context = context(driver)?;
     if context == 0 {
         choose(driver, DEVICE.get())?;
     } else if let Some(device) = reset_device_of(context) {
         choose(driver, device)?;
     }
     Ok(driver)
+}
+
+/// The current context's error, if work that ran in it has failed for good.
+///
+/// For calls that have nothing to ask the driver for: CUDA answers such an error from them too
+/// (`cudaFree(NULL)` is used to look for one: llvm/llvm-project#213184).
+pub fn healthy(driver: &Driver) -> Answer {
+    let mut config = 0;
+    // SAFETY: a place of this frame.
+    unsafe { driver.cuCtxGetCacheConfig(&mut config) }
+}
+
+/// The error that the thread's current context has failed with, which no call clears. Starts
+/// nothing.
+pub fn failed() -> Option<Code> {
+    let driver = started()?;
+    if context(driver).ok()? == 0 {
+        return None;
+    }
+    healthy(driver).err().filter(|code| lasts(*code))
+}
+
+/// Errors of which CUDA's documentation says that all further work answers them.
+fn lasts(code: Code) -> bool {
+    matches!(code, 214 | 220 | 226 | 700 | 702 | 710 | 714..=719 | 721)
+}
+
+/// Runs driver calls that this library makes for itself, and that no capture of the thread's may
+/// forbid, since the program did not ask for them.
+pub fn uncaptured<T>(driver: &Driver, run: impl FnOnce() -> Result<T, Code>) -> Result<T, Code> {
+    /// `cudaStreamCaptureModeRelaxed`.
+    const RELAXED: u32 = 2;
+    let mut mode = RELAXED;
+    // SAFETY: a place of this frame.
+    unsafe { driver.cuThreadExchangeStreamCaptureMode(&mut mode) }?;
+    let done = run();
+    // SAFETY: a place of this frame.
+    unsafe { driver.cuThreadExchangeStreamCaptureMode(&mut mode) }?;
+    done
+}
+
+/// The thread's current context.
+pub fn context(driver: &Driver) -> Result<Context, Code> {
+    let mut context = 0;
+    // SAFETY: a place of this frame.
+    unsafe { driver.cuCtxGetCurrent(&mut context) }?;
+    Ok(context)
 }
 
 /// The device whose primary context this is, if this runtime has reset it.
@@ -168,6 +219,21 @@ pub fn current_device(driver: &Driver) -> i32 {
 /// Which retain of a device's primary context this is.
 pub fn generation(device: i32) -> u64 {
     PRIMARIES.get(device as usize).map_or(0, |p| p.generation.load(Ordering::Acquire))
+}
+
+/// Whether this is a primary context that this runtime holds, as it was after that retain. Of
+/// contexts that the program made itself nothing is known.
+pub fn lives(context: Context, generation: u64) -> bool {
+    PRIMARIES.iter().any(|p| {
+        p.handle.load(Ordering::Acquire) == context
+            && p.held.load(Ordering::Acquire)
+            && p.generation.load(Ordering::Acquire) == generation
+    })
+}
+
+/// Whether this is a primary context that this runtime has ever retained.
+pub fn is_primary(context: Context) -> bool {
+    PRIMARIES.iter().any(|p| p.handle.load(Ordering::Acquire) == context)
 }
 
 /// Ends all that is in a device's primary context; the next call that needs it retains it again.

@@ -40,6 +40,8 @@ pub const ERROR_INVALID_DEVICE_FUNCTION: Code = 98;
 pub const ERROR_INVALID_DEVICE: Code = 101;
 pub const ERROR_OPERATING_SYSTEM: Code = 304;
 pub const ERROR_NOT_FOUND: Code = 500;
+pub const ERROR_PEER_ACCESS_NOT_ENABLED: Code = 705;
+pub const ERROR_COOPERATIVE_LAUNCH_TOO_LARGE: Code = 720;
 pub const ERROR_NOT_SUPPORTED: Code = 801;
 pub const ERROR_UNKNOWN: Code = 999;
 

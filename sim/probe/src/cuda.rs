@@ -62,6 +62,51 @@ pub struct Access {
     pub flags: u32,
 }
 
+/// `CUDA_MEM_ALLOC_NODE_PARAMS`: properties of a memory pool, rights, and what is allocated.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct AllocNode {
+    /// 1: pinned.
+    pub kind: u32,
+    /// 0: not shared.
+    pub handle_types: u32,
+    /// Where the memory lies.
+    pub location: Location,
+    /// Windows only.
+    pub security: u64,
+    /// 0.
+    pub bytes_max: usize,
+    /// Zero, with the usage in front.
+    pub reserved: [u8; 56],
+    /// Rights of other devices.
+    pub access: *const Access,
+    /// How many.
+    pub access_count: usize,
+    /// Bytes.
+    pub bytes: usize,
+    /// Written: the address.
+    pub at: u64,
+}
+
+const _: () = assert!(size_of::<AllocNode>() == 120);
+
+impl Default for AllocNode {
+    fn default() -> AllocNode {
+        AllocNode {
+            kind: 0,
+            handle_types: 0,
+            location: Location::default(),
+            security: 0,
+            bytes_max: 0,
+            reserved: [0; 56],
+            access: std::ptr::null(),
+            access_count: 0,
+            bytes: 0,
+            at: 0,
+        }
+    }
+}
+
 /// `CUipcMemHandle`.
 pub type IpcHandle = [u8; 64];
 /// A function that a stream runs on the host.
@@ -246,6 +291,17 @@ functions! {
     cuEventQuery = c"cuEventQuery"(event: u64);
     cuEventSynchronize = c"cuEventSynchronize"(event: u64);
     cuEventElapsedTime = c"cuEventElapsedTime"(ms: *mut f32, start: u64, end: u64);
+    cuGraphCreate = c"cuGraphCreate"(graph: *mut u64, flags: u32);
+    cuGraphClone = c"cuGraphClone"(copy: *mut u64, graph: u64);
+    cuGraphGetNodes = c"cuGraphGetNodes"(graph: u64, nodes: *mut u64, count: *mut usize);
+    cuGraphNodeGetType = c"cuGraphNodeGetType"(node: u64, kind: *mut u32);
+    cuGraphAddMemAllocNode = c"cuGraphAddMemAllocNode"
+        (node: *mut u64, graph: u64, after: *const u64, count: usize, wish: *mut AllocNode);
+    cuGraphAddMemFreeNode = c"cuGraphAddMemFreeNode"
+        (node: *mut u64, graph: u64, after: *const u64, count: usize, at: u64);
+    cuDeviceGetGraphMemAttribute = c"cuDeviceGetGraphMemAttribute"
+        (device: i32, attribute: u32, value: *mut c_void);
+    cuDeviceGraphMemTrim = c"cuDeviceGraphMemTrim"(device: i32);
     cuGraphInstantiate = c"cuGraphInstantiateWithFlags"(exec: *mut u64, graph: u64, flags: u64);
     cuGraphLaunch = c"cuGraphLaunch"(exec: u64, stream: u64);
     cuGraphDestroy = c"cuGraphDestroy"(graph: u64);

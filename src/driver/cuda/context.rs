@@ -13,15 +13,19 @@
 //! `cuDevicePrimaryCtxReset`); a primary one is then made anew under the same handle by whoever
 //! uses the device next. Events, streams and memory of before are gone, and using their handles is
 //! undefined, so the context's number is looked at on the way in (`cuCtxGetId`, CUDA 12.0): another
-//! one is a lost context. Where the driver has no such number, its answers about our own events
-//! tell.
+//! one is a lost context. What was seen holds for [`FRESH`], less than a context takes to be made:
+//! until then the number cannot be another. Where the driver has no such number, its answers about
+//! our own events tell.
 //!
-//! Cost a call: one look at the thread's context and one at its number; where it is another, a push
-//! and a pop; where captures could object, two exchanges of the capture mode. Each is a driver call
-//! that waits for nothing; [`Contexts::within`] makes them once for several calls.
+//! Cost a call: one look at the thread's context, and once in [`FRESH`] one at its number; where
+//! the context is another, a push and a pop; where captures could object, two exchanges of the
+//! capture mode. Each is a driver call that waits for nothing; [`Contexts::within`] makes them
+//! once for several calls.
 
 use std::cell::Cell;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use cust_raw::{CUcontext, CUdevice};
 use once_cell::sync::OnceCell;
@@ -34,6 +38,10 @@ use crate::driver::{Call, Code, DriverError, DriverResult};
 /// `CU_STREAM_CAPTURE_MODE_RELAXED`.
 const RELAXED: u32 = 2;
 
+/// How long a look at the context's number holds. To reset a device and to make its context anew
+/// takes a driver tens of milliseconds at the least.
+const FRESH: Duration = Duration::from_millis(10);
+
 /// The context of one device.
 #[derive(Debug)]
 pub(super) struct Contexts {
@@ -42,6 +50,10 @@ pub(super) struct Contexts {
     chosen: OnceCell<Chosen>,
     /// The chosen context's number, once asked for.
     id: OnceCell<u64>,
+    /// When this was made.
+    born: Instant,
+    /// When the number was last seen to be the same, in nanoseconds since then; 0: never.
+    seen: AtomicU64,
 }
 
 thread_local! {
@@ -119,7 +131,8 @@ pub(super) fn id_of(
 
 impl Contexts {
     pub(super) fn new(api: Arc<Api>, device: CUdevice) -> Contexts {
-        Contexts { api, device, chosen: OnceCell::new(), id: OnceCell::new() }
+        let (born, seen) = (Instant::now(), AtomicU64::new(0));
+        Contexts { api, device, chosen: OnceCell::new(), id: OnceCell::new(), born, seen }
     }
 
     /// Enters the context. `relaxed`: for calls that an open capture of this or another thread
@@ -146,12 +159,26 @@ impl Contexts {
             check(call, unsafe { self.api.ctx_push_current(inside.context) })?;
             inside.pushed = true;
         }
-        if let Some(id) = id_of(&inside, call, std::ptr::null_mut())?
+        self.look(&inside, call)?;
+        Ok(inside)
+    }
+
+    /// Whether this thread's context, the chosen one by its handle, is still the one that was
+    /// chosen: else it is lost.
+    fn look(&self, inside: &Inside<'_>, call: Call) -> DriverResult<()> {
+        // Of before the look: the number may change as soon as it is read.
+        let now = self.born.elapsed().as_nanos() as u64;
+        let seen = self.seen.load(Ordering::Relaxed);
+        if seen != 0 && now.saturating_sub(seen) < FRESH.as_nanos() as u64 {
+            return Ok(());
+        }
+        if let Some(id) = id_of(inside, call, std::ptr::null_mut())?
             && *self.id.get_or_init(|| id) != id
         {
             return Err(DriverError { call, code: Code::ContextLost });
         }
-        Ok(inside)
+        self.seen.store(now.max(1), Ordering::Relaxed);
+        Ok(())
     }
 
     /// Runs `f` inside the context, relaxed: its calls find the thread prepared.

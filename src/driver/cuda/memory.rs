@@ -19,7 +19,9 @@ use super::context::Inside;
 use super::newer::RawResult;
 use super::table::MISSING;
 use super::{CudaDriver, Fallback};
-use crate::driver::{Call, Code, DriverError, DriverResult, PEERS_MAX, PageHandle};
+use crate::driver::{
+    Call, Code, Driver, DriverError, DriverResult, ImportedPage, PEERS_MAX, PageHandle,
+};
 
 /// What pages are made with, as far as the platform lets us.
 #[derive(Debug)]
@@ -262,6 +264,30 @@ impl CudaDriver {
         self.budget_check(&inside, call, result)
     }
 
+    /// Opens imported pages of the device `owner`'s to this device, and to `owner` if it reaches
+    /// this one's memory: a place that it could not reach is none to be told of.
+    pub(super) fn open_imported(
+        &self,
+        address: usize,
+        bytes: usize,
+        owner: u32,
+    ) -> DriverResult<()> {
+        let call = Call::SetAccess;
+        let Ok(other) = i32::try_from(owner) else {
+            return Err(DriverError { call, code: Code::InvalidValue });
+        };
+        let mut rights = vec![right(self.device, Access::CU_MEM_ACCESS_FLAGS_PROT_READWRITE)];
+        if self.can_access_peer(owner) {
+            rights.push(right(other, Access::CU_MEM_ACCESS_FLAGS_PROT_READWRITE));
+        }
+        let inside = self.contexts.enter(call, true)?;
+        // SAFETY: CUDA checks the range; the list is a local.
+        let result = unsafe {
+            self.api.mem_set_access(address as u64, bytes, rights.as_ptr(), rights.len())
+        };
+        self.budget_check(&inside, call, result)
+    }
+
     /// CUDA says "out of memory" for a spent budget of mappings and for page tables without
     /// memory alike: the device's free memory tells them apart.
     fn budget_check(&self, inside: &Inside<'_>, call: Call, result: RawResult) -> DriverResult<()> {
@@ -301,7 +327,7 @@ impl CudaDriver {
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     }
 
-    pub(super) fn import_page(&self, fd: BorrowedFd<'_>) -> DriverResult<PageHandle> {
+    pub(super) fn import_page(&self, fd: BorrowedFd<'_>) -> DriverResult<ImportedPage> {
         let call = Call::Import;
         let inside = self.contexts.enter(call, true)?;
         let mut page = 0;
@@ -317,31 +343,43 @@ impl CudaDriver {
             }
             Err(error) => return Err(error),
         }
-        match self.is_own_page(&inside, call, page) {
-            Ok(true) => Ok(PageHandle(page)),
-            Ok(false) => {
+        let imported = |owner| Ok(ImportedPage { page: PageHandle(page), owner });
+        match self.owner_of(&inside, call, page) {
+            Ok(owner) if owner == self.device => imported(None),
+            Ok(owner) if self.reaches(owner) => imported(u32::try_from(owner).ok()),
+            Ok(owner) => {
                 let mut held = self.refused_pages.lock().unwrap_or_else(PoisonError::into_inner);
                 held.push(page);
                 drop(held);
                 self.release_refused();
-                Err(DriverError { call, code: Code::InvalidHandle })
+                let code = if owner < 0 { Code::InvalidHandle } else { Code::NotSupported };
+                Err(DriverError { call, code })
             }
             // SAFETY: the page that was just imported, which nobody knows yet.
             Err(error) => match unsafe { self.api.mem_release(page) } {
                 codes::SUCCESS => Err(error),
                 // Neither told nor let go: the pool has it, and lets it go when it can.
-                _ => Ok(PageHandle(page)),
+                _ => imported(None),
             },
         }
     }
 
-    /// Whether a page lies in this device's memory. One whose place this driver cannot tell passes.
-    fn is_own_page(&self, inside: &Inside<'_>, call: Call, page: u64) -> DriverResult<bool> {
+    /// Whether this device may be given access to another's memory.
+    fn reaches(&self, owner: i32) -> bool {
+        let mut yes = 0;
+        // SAFETY: a local to fill; CUDA checks the number.
+        let asked = unsafe { self.api.device_can_access_peer(&raw mut yes, self.device, owner) };
+        owner >= 0 && asked == codes::SUCCESS && yes != 0
+    }
+
+    /// The device whose memory a page is; -1: no device's. One whose place this driver cannot tell
+    /// passes for an own one.
+    fn owner_of(&self, inside: &Inside<'_>, call: Call, page: u64) -> DriverResult<i32> {
         let mut what = std::mem::MaybeUninit::<CUmemAllocationProp>::zeroed();
         // SAFETY: a local to fill; a page of ours.
         let result = unsafe { self.api.mem_get_properties(what.as_mut_ptr(), page) };
         if matches!(result, MISSING | codes::NOT_SUPPORTED) {
-            return Ok(true);
+            return Ok(self.device);
         }
         inside.check(call, result)?;
         // SAFETY: zeroed, then filled by CUDA. Kinds of places are read as the numbers they are:
@@ -350,7 +388,8 @@ impl CudaDriver {
             let place = &raw const (*what.as_ptr()).location;
             ((&raw const (*place).type_).cast::<u32>().read(), (&raw const (*place).id).read())
         };
-        Ok(kind == CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE as u32 && id == self.device)
+        let of_device = kind == CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE as u32;
+        Ok(if of_device { id } else { -1 })
     }
 
     pub(super) fn free_and_total(&self) -> DriverResult<(usize, usize)> {

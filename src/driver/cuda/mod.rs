@@ -47,8 +47,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{
-    Call, Code, DeviceInfo, Driver, DriverError, DriverResult, EventHandle, OnGraphEnd, PageHandle,
-    Scope, StreamHandle,
+    Call, Code, DeviceInfo, Driver, DriverError, DriverResult, EventHandle, ImportedPage,
+    OnGraphEnd, PageHandle, Scope, StreamHandle,
 };
 use context::Contexts;
 use memory::Properties;
@@ -263,8 +263,12 @@ impl Driver for CudaDriver {
         self.export_page(page)
     }
 
-    fn import(&self, fd: BorrowedFd<'_>, _bytes: usize) -> DriverResult<PageHandle> {
+    fn import(&self, fd: BorrowedFd<'_>, _bytes: usize) -> DriverResult<ImportedPage> {
         self.import_page(fd)
+    }
+
+    fn open_foreign(&self, address: usize, bytes: usize, owner: u32) -> DriverResult<()> {
+        self.open_imported(address, bytes, owner)
     }
 
     fn alloc_plain(&self, bytes: usize) -> DriverResult<usize> {

@@ -30,8 +30,8 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use super::{
-    Call, Code, DeviceInfo, Driver, DriverError, DriverResult, EventHandle, OnGraphEnd, PageHandle,
-    Scope, StreamHandle,
+    Call, Code, DeviceInfo, Driver, DriverError, DriverResult, EventHandle, ImportedPage,
+    OnGraphEnd, PageHandle, Scope, StreamHandle,
 };
 use events::{Cell, Events};
 use graphs::Graphs;
@@ -330,8 +330,8 @@ impl Driver for HostDriver {
         self.memory.export(page)
     }
 
-    fn import(&self, fd: BorrowedFd<'_>, bytes: usize) -> DriverResult<PageHandle> {
-        self.memory.import(fd, bytes)
+    fn import(&self, fd: BorrowedFd<'_>, bytes: usize) -> DriverResult<ImportedPage> {
+        self.memory.import(fd, bytes).map(|page| ImportedPage { page, owner: None })
     }
 
     fn alloc_plain(&self, bytes: usize) -> DriverResult<usize> {

@@ -5,10 +5,10 @@ use super::cuda::Sim;
 use super::{MIB, common, fill, holds, no_misuse, on_sim};
 use forebay::abi::host::{forebay_host_alloc, forebay_host_free};
 use forebay::config::Config;
-use forebay::driver::{Code, StreamHandle};
+use forebay::driver::{Code, Driver, PageHandle, StreamHandle};
 use forebay::error::Status;
 use forebay::pool::hot::SYNC_STREAM;
-use forebay::pool::{Pool, devices};
+use forebay::pool::{Pool, devices, share};
 use std::os::fd::AsFd;
 
 /// Runs the scenario if it is one of these.
@@ -19,6 +19,7 @@ pub fn run(name: &str) -> bool {
         "pinned host memory" => pinned_host_memory(),
         "export and import" => export_and_import(),
         "another device's pages" => another_devices_pages(),
+        "a page out of reach" => a_page_out_of_reach(),
         "peers" => peers(),
         "graph's end" => end_of_a_graph(),
         _ => return false,
@@ -141,6 +142,8 @@ fn export_and_import() {
     driver.stream_synchronize(StreamHandle(0)).expect("alive");
     let fd = driver.export(page).expect("exportable");
     let again = driver.import(fd.as_fd(), granule).expect("ours");
+    assert_eq!(again.owner, None);
+    let again = again.page;
     drop(fd);
     driver.map(base + granule, granule, again).expect("free");
     driver.set_access(base + granule, granule, &[]).expect("mapped");
@@ -161,24 +164,77 @@ fn a_page_goes_through_a_descriptor() {
     on_sim("export and import", &[]);
 }
 
-/// A page of another device is refused, and let go.
-fn another_devices_pages() {
-    let sim = Sim::open();
+/// The driver of device 1 on the simulated machine, and a page of it with a descriptor.
+fn of_device_1() -> (std::sync::Arc<dyn Driver>, PageHandle, std::os::fd::OwnedFd) {
     let mut config = Config::from_env().expect("well-formed");
-    let here = devices::open_cuda(&config).expect("a device").driver();
     config.device = 1;
     let there = devices::open_cuda(&config).expect("a device").driver();
-    let granule = here.device().granularity;
-    let page = there.create(granule).expect("memory");
+    let page = there.create(there.device().granularity).expect("memory");
     let fd = there.export(page).expect("exportable");
-    let refused = here.import(fd.as_fd(), granule).expect_err("another device's");
-    assert_eq!(refused.code, Code::InvalidHandle);
+    (there, page, fd)
+}
+
+/// A page of another device, mapped by this one's pool, is read and written by both devices, and
+/// by no peer of the pool's, which need not reach it. Pages of several devices are no import.
+fn another_devices_pages() {
+    let sim = Sim::open();
+    let (there, page, fd) = of_device_1();
     let pool = Pool::default_pool().expect("a device");
-    let error = pool.import(&[fd.as_fd()]).expect_err("another device's");
-    assert_eq!(error.status(), Status::InvalidArgument, "{error}");
-    assert!(error.message().contains("same device"), "{error}");
+    pool.enable_peer(2).expect("reachable");
+    let own = pool.alloc_aligned(2 << 20, 2 << 20, 0).expect("room");
+    let exported = pool.export(own).expect("whole pages");
+    let mixed = pool.import(&[fd.as_fd(), exported.fds[0].as_fd()]).expect_err("two devices'");
+    assert_eq!(mixed.status(), Status::InvalidArgument, "{mixed}");
+    assert!(mixed.message().contains("several devices"), "{mixed}");
+    // Access that is refused undoes the import.
+    let before = pool.stats().expect("alive").other_bytes;
+    sim.script("fail cuMemSetAccess with 999 #1");
+    let refused = pool.import(&[fd.as_fd()]).expect_err("no access");
+    assert_eq!(refused.status(), Status::Driver, "{refused}");
+    sim.script("");
+    assert_eq!(pool.stats().expect("alive").other_bytes, before, "nothing is kept");
+    let at = pool.import(&[fd.as_fd()]).expect("within reach");
+    assert_eq!([0, 1, 2].map(|device| access(&sim, at, device)), [3, 3, 0]);
+    // A change of peers leaves it alone, as they need not reach its device.
+    pool.disable_peer(2).expect("it was one");
+    pool.enable_peer(1).expect("reachable");
+    pool.disable_peer(1).expect("it was one");
+    assert_eq!([0, 1, 2].map(|device| access(&sim, at, device)), [3, 3, 0]);
+    assert_eq!([0, 1, 2].map(|device| access(&sim, own, device)), [3, 0, 0]);
+    for device in 0..2 {
+        let context = sim.get("cuDevicePrimaryCtxRetain", &[device]);
+        sim.ok("cuCtxPushCurrent_v2", &[context]);
+        sim.ok("cuMemsetD32_v2", &[at, 5 + device, 16]);
+        let mut word = 0u32;
+        sim.ok("cuMemcpyDtoH_v2", &[&raw mut word as usize, at + 60, 4]);
+        assert_eq!(word, 5 + device as u32, "as device {device} sees it");
+        sim.get("cuCtxPopCurrent_v2", &[]);
+        sim.ok("cuDevicePrimaryCtxRelease_v2", &[device]);
+    }
+    pool.dealloc(at, SYNC_STREAM).expect("live");
+    share::close_export(exported.id).expect("open");
+    pool.dealloc(own, SYNC_STREAM).expect("live");
+    drop(fd);
+    there.release(page).expect("ours");
+    no_misuse();
+}
+
+/// A page that this device cannot reach is refused, and let go.
+fn a_page_out_of_reach() {
+    let sim = Sim::open();
+    let config = Config::from_env().expect("well-formed");
+    let here = devices::open_cuda(&config).expect("a device").driver();
+    let (there, page, fd) = of_device_1();
+    let granule = here.device().granularity;
+    let refused = here.import(fd.as_fd(), granule).expect_err("out of reach");
+    assert_eq!(refused.code, Code::NotSupported);
+    let pool = Pool::default_pool().expect("a device");
+    let error = pool.import(&[fd.as_fd()]).expect_err("out of reach");
+    assert_eq!(error.status(), Status::Unsupported, "{error}");
+    assert!(error.message().contains("cannot reach"), "{error}");
     let again = there.import(fd.as_fd(), granule).expect("its own");
-    there.release(again).expect("ours");
+    assert_eq!(again.owner, None);
+    there.release(again.page).expect("ours");
     // A property that cannot be had says nothing: no page is kept, none is passed.
     sim.script("fail cuMemGetAllocationPropertiesFromHandle with 999 from #1 always");
     let failed = there.import(fd.as_fd(), granule).expect_err("unknown");
@@ -191,8 +247,18 @@ fn another_devices_pages() {
 }
 
 #[test]
-fn descriptors_of_another_device_are_refused() {
-    on_sim("another device's pages", &[("DEVICES", "2")]);
+fn descriptors_of_another_device_are_mapped_where_it_is_reached() {
+    on_sim("another device's pages", &[("DEVICES", "3")]);
+    on_sim("a page out of reach", &[("DEVICES", "2"), ("LACKS", "peer")]);
+}
+
+/// A device's rights at an address: 0, or 3 for reading and writing.
+fn access(sim: &Sim, at: usize, device: u32) -> u64 {
+    let location = [1u32, device];
+    let mut flags = 99u64;
+    let args = [&raw mut flags as usize, location.as_ptr() as usize, at];
+    sim.ok("cuMemGetAccess", &args);
+    flags
 }
 
 fn peers() {
@@ -206,13 +272,7 @@ fn peers() {
     let base = driver.reserve(granule).expect("addresses");
     driver.map(base, granule, page).expect("free");
     let sim = Sim::open();
-    let access = |device: u32| {
-        let location = [1u32, device];
-        let mut flags = 99u64;
-        let args = [&raw mut flags as usize, location.as_ptr() as usize, base];
-        sim.ok("cuMemGetAccess", &args);
-        flags
-    };
+    let access = |device| access(&sim, base, device);
     driver.set_access(base, granule, &[1, 2]).expect("mapped");
     assert_eq!([access(0), access(1), access(2)], [3, 3, 3]);
     driver.set_access(base, granule, &[2]).expect("mapped");

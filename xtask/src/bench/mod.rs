@@ -7,6 +7,7 @@
 
 mod cuda;
 mod gather;
+mod kv;
 mod plan;
 mod pool;
 mod preload;
@@ -20,7 +21,7 @@ use std::ffi::OsString;
 use std::path::Path;
 
 /// The command's form.
-pub const USAGE: &str = "bench [pool|traces|gather|plan|cuda|preload] [--quick] [--json FILE]";
+pub const USAGE: &str = "bench [pool|traces|gather|plan|cuda|preload|kv] [--quick] [--json FILE]";
 
 /// One measured figure.
 #[derive(Clone, PartialEq, Debug)]
@@ -92,6 +93,7 @@ const GROUPS: &[Group] = &[
     ("plan", plan::run),
     ("cuda", cuda::run),
     ("preload", preload::run),
+    ("kv", kv::run),
 ];
 
 /// The environment of a program that is to find the simulated CUDA driver in `folder`: devices

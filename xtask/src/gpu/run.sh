@@ -158,14 +158,16 @@ both() {
 both_skipped() { skip "$1" "$2"; skip "$1.preload" "$2"; }
 
 both driver.nodes 30 - "$here/runtime/driver_nodes"
+both driver.counted 30 - "$here/runtime/driver_counted"
 if [[ -z "$runtime" ]]; then
-  for program in calls nodes sample; do both_skipped "runtime.$program" "$no_runtime"; done
+  for program in calls nodes set_device sample; do both_skipped "runtime.$program" "$no_runtime"; done
 else
   # Of the folder only the runtime: it may hold other libraries, such as a stub of the driver.
   mkdir -p "$out/cudart" && ln -sf "$runtime/libcudart.so.12" "$out/cudart/"
   with=(env LD_LIBRARY_PATH="$LD_LIBRARY_PATH:$out/cudart")
   both runtime.calls 30 "$here/runtime/calls.txt" "${with[@]}" "$here/runtime/calls"
   both runtime.nodes 30 - "${with[@]}" "$here/runtime/nodes"
+  both runtime.set_device 30 - "${with[@]}" "$here/runtime/set_device"
   nvcc="$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)"
   if [[ -n "$simulated" ]]; then
     # Its kernels are functions of the CPU there.

@@ -22,18 +22,22 @@ pub fn build(to: &Path, staged: &Staged) -> Outcome<()> {
         names.iter().map(|name| format!("{folder}/{name}")).collect()
     };
     let (c, cxx) = (("CC", "cc", "-std=gnu11"), ("CXX", "c++", "-std=c++17"));
-    let runtime = "libcudart.so.12";
+    let (runtime, driver) = (&["libcudart.so.12"][..], &["libcuda.so.1"][..]);
+    let both = &["libcudart.so.12", "libcuda.so.1"][..];
     let checks = of(PROGRAMS, &["runtime.c", "runtime_main.c"]);
     let programs = [
         ("calls", c, checks, runtime),
         ("nodes", c, of(PROGRAMS, &["runtime_nodes.c"]), runtime),
-        ("driver_nodes", c, of(PROGRAMS, &["nodes.c"]), "libcuda.so.1"),
+        ("set_device", c, of(PROGRAMS, &["set_device.c"]), both),
+        ("driver_nodes", c, of(PROGRAMS, &["nodes.c"]), driver),
+        ("driver_counted", c, of(PROGRAMS, &["counted.c"]), driver),
         ("sample", cxx, of(EXAMPLE, &["inference.cpp", "kernels.cpp"]), runtime),
     ];
-    for (name, (variable, compiler, standard), sources, library) in programs {
+    for (name, (variable, compiler, standard), sources, libraries) in programs {
         let mut cc = proc::program(std::env::var_os(variable).unwrap_or_else(|| compiler.into()));
         cc.args([standard, "-O1", "-g0", "-UNDEBUG", "-Isim/cudart/include", "-o"]);
-        cc.arg(to.join(name)).args(&sources).arg(staged.folder.join(library));
+        cc.arg(to.join(name)).args(&sources);
+        cc.args(libraries.iter().map(|library| staged.folder.join(library)));
         cc.args(["-Wl,--allow-shlib-undefined", "-lpthread", "-ldl"]);
         proc::capture(&mut cc)?;
     }

@@ -2,11 +2,12 @@
 //!
 //! Owns the order: build the library with cargo, look at it and at the header, configure and
 //! run `ctest` (which also runs some programs under Valgrind, and builds the consumer project
-//! against an installation), then the C and C++ programs once more with AddressSanitizer.
+//! against an installation, whose preload library serves a program on the simulated CUDA), then
+//! the C and C++ programs once more with AddressSanitizer.
 //! Writes only below `target`.
 
-use super::Options;
-use super::library;
+use super::runtime::stage_runtime;
+use super::{Options, library};
 use crate::report::Tally;
 use crate::tools::{self, Tools};
 use crate::{Outcome, proc};
@@ -19,7 +20,10 @@ const NOT_SANITIZED: &str = "^(valgrind|consumer|exports|dynamic)_";
 pub fn run(_options: Options) -> Tally {
     let mut tally = Tally::default();
     let mut cargo = proc::cargo();
-    let built = proc::run(cargo.args(["build", "--release", "--package", "forebay", "--lib"]));
+    // What CMake asks for: with another set of packages the library would be built once more.
+    cargo.args(["build", "--release", "--package", "forebay", "--lib"]);
+    cargo.args(["--package", "forebay-preload", "--package", "forebay-cli", "--bins"]);
+    let built = proc::run(&mut cargo);
     let has_library = built.is_ok();
     tally.check("c::cargo_build", built);
     library::check_header(&mut tally);
@@ -37,7 +41,13 @@ pub fn run(_options: Options) -> Tally {
 
 fn with_cmake(tools: &Tools, tally: &mut Tally) {
     let build = proc::target_dir().join("cmake");
-    build_and_test(tools, &build, "c::cmake_build", &[], None, tally);
+    match stage_runtime() {
+        Ok(staged) => {
+            let simulated = format!("-DFOREBAY_SIMULATED={}", staged.folder.display());
+            build_and_test(tools, &build, "c::cmake_build", &[&simulated], None, tally);
+        }
+        Err(why) => tally.check("c::stage", Err(why)),
+    }
     if let Err(why) = library::compiler_has_asan() {
         return tally.skip("c::address_sanitizer", &why);
     }

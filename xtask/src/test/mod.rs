@@ -3,7 +3,7 @@
 //! Owns the groups, their time budgets, and the closing line. A group over its budget is a
 //! printed warning, never a failure: machines differ. What cannot run here is
 //! printed as skipped by name and not counted as passed. All run on the host backend, the groups
-//! `sim`, `cudart`, `cuda`, `preload` and `clients` on the simulated driver.
+//! `sim`, `cudart`, `cuda`, `preload`, `clients` and `torch` on the simulated driver.
 
 mod c;
 mod cargo;
@@ -19,6 +19,7 @@ mod reach;
 mod runtime;
 mod runtimes;
 mod sim;
+mod torch;
 
 pub use reach::example;
 pub use runtime::{Staged, stage_runtime};
@@ -31,7 +32,7 @@ use std::time::Instant;
 
 /// The command's form.
 pub const USAGE: &str =
-    "test [unit|rust|model|sim|probe|cudart|cuda|preload|clients|c|python|cli] [--full]";
+    "test [unit|rust|model|sim|probe|cudart|cuda|preload|clients|torch|c|python|cli] [--full]";
 
 /// What the groups are told.
 #[derive(Clone, Copy)]
@@ -59,6 +60,7 @@ const GROUPS: &[Group] = &[
     Group { name: "cuda", budget: 420, full: 1200, run: cuda::run },
     Group { name: "preload", budget: 240, full: 0, run: preload::run },
     Group { name: "clients", budget: 180, full: 0, run: clients::run },
+    Group { name: "torch", budget: 300, full: 0, run: torch::run },
     Group { name: "c", budget: 420, full: 0, run: c::run },
     Group { name: "python", budget: 120, full: 0, run: python::run },
     Group { name: "cli", budget: 180, full: 0, run: cargo::cli },

@@ -1,10 +1,11 @@
 //! Group `python`: the Python package, built by pip from another working directory.
 //!
 //! Owns the build (a wheel, by the package's own build backend at pinned versions), a look at the
-//! wheel, its installation into a folder of its own, and the run of its tests on the host backend.
+//! wheel, its installation into a folder of its own, and the run of its tests on the host backend,
+//! those of the preload library on the simulated driver.
 //! Writes only below `target`. Without network at first use the group is skipped by name.
 
-use super::Options;
+use super::{Options, stage_sim};
 use crate::report::Tally;
 use crate::{Outcome, proc, tools};
 use std::path::{Path, PathBuf};
@@ -85,15 +86,24 @@ fn install(wheel: &Path, site: &Path) -> Outcome<()> {
         .arg(site)
         .arg(wheel);
     proc::capture(&mut pip)?;
-    let library = site.join("forebay/lib/libforebay.so.0");
-    let is_file = library.symlink_metadata().is_ok_and(|m| m.is_file());
-    if is_file { Ok(()) } else { Err(format!("{} is no file", library.display())) }
+    for name in ["libforebay.so.0", "libforebay_preload.so", "libforebay_torch.so"] {
+        let library = site.join("forebay/lib").join(name);
+        if !library.symlink_metadata().is_ok_and(|m| m.is_file()) {
+            return Err(format!("{} is no file", library.display()));
+        }
+    }
+    Ok(())
 }
 
 fn test(site: &Path, tally: &mut Tally) {
+    let simulated = match stage_sim() {
+        Ok(folder) => folder.join("libcuda.so.1"),
+        Err(why) => return tally.check("python::stage", Err(why)),
+    };
     let mut python: Command = proc::program("python3");
     python.arg(proc::root().join("tests/python/test_forebay.py")).env("PYTHONPATH", site);
     python.env_remove("LD_LIBRARY_PATH").env("PYTHONDONTWRITEBYTECODE", "1");
+    python.env("FOREBAY_SIMULATED_DRIVER", simulated);
     let mut seen = Tally::default();
     let end = proc::stream(&mut python, None, |line| seen.add_unittest_line(line));
     let told = seen.failed > 0;

@@ -26,6 +26,7 @@ const FLOORS: &[(&str, u32)] = &[
     ("plan", 7),
     ("quant", 7),
     ("offload", 7),
+    ("torch", 7),
     ("telemetry", 8),
     ("abi", 9),
 ];

@@ -1,20 +1,22 @@
 //! Graph captures: what they allocate and free on their streams is the driver's; while one is open
 //! the pool records no fence and moves no page.
 //!
-//! Owns the list of open captures. A stream that the pool has no lane for, a thread's own default
+//! Owns the list of open captures, which a capture enters before pools are told of it. A stream that the pool has no lane for, a thread's own default
 //! stream for one, is declared by a stream made for that purpose.
 #![allow(non_snake_case, reason = "CUDA's names")]
 
-use super::{driver, plainly};
+use super::{driver, plainly, stream};
 use crate::cuda::{Handle, Result, STREAM_PER_THREAD, SUCCESS};
 use crate::pool::{self, Api};
 use crate::{loader, place, thread};
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// An open capture.
+/// An open capture, or one that is about to begin.
 struct Open {
+    /// Its number here.
+    id: u64,
     /// The stream that it began on, and the thread if that is the thread's own.
     stream: Handle,
     thread: u64,
@@ -26,6 +28,7 @@ struct Open {
 
 static OPEN: Mutex<Vec<Open>> = Mutex::new(Vec::new());
 static COUNT: AtomicUsize = AtomicUsize::new(0);
+static NEXT: AtomicU64 = AtomicU64::new(1);
 
 fn open() -> MutexGuard<'static, Vec<Open>> {
     OPEN.lock().unwrap_or_else(PoisonError::into_inner)
@@ -59,8 +62,8 @@ fn thread_of(stream: Handle) -> u64 {
     if stream == STREAM_PER_THREAD { unsafe { libc::pthread_self() as u64 } } else { 0 }
 }
 
-/// Declares a capture to the pools, before it begins.
-fn declare(api: &Api, pool: Option<usize>, stream: Handle) -> (u64, Option<(usize, Handle)>) {
+/// Declares a capture to the pools, of which `pool` is one.
+fn declare(api: &Api, pool: usize, stream: Handle) -> (u64, Option<(usize, Handle)>) {
     let mut number = 0;
     let mut stand_in = 0;
     thread::with(|thread| {
@@ -72,7 +75,6 @@ fn declare(api: &Api, pool: Option<usize>, stream: Handle) -> (u64, Option<(usiz
                 {
                     return (number, None);
                 }
-                let Some(pool) = pool else { return (0, None) };
                 if (api.stream_create)(pool, &raw mut stand_in) != pool::OK {
                     return (0, None);
                 }
@@ -110,44 +112,51 @@ fn begin(stream: Handle, call: impl FnOnce() -> Result) -> Result {
     if thread::with(thread::Thread::is_inside) {
         return call();
     }
-    let (number, stand_in) = match pool::api() {
-        Some(api) => declare(api, place::made().or_else(place::any), stream),
-        None => (0, None),
-    };
+    let id = NEXT.fetch_add(1, Ordering::Relaxed);
+    let thread = thread_of(stream);
     COUNT.fetch_add(1, Ordering::AcqRel);
-    let capture = Open { stream, thread: thread_of(stream), number, stand_in };
+    // Listed before anybody looks for a pool: one that is made meanwhile finds it there.
+    open().push(Open { id, stream, thread, number: 0, stand_in: None });
+    // Waits for a pool that is being made.
+    let pool = place::made().or_else(place::any);
+    if let (Some(api), Some(pool)) = (pool::api(), pool)
+        && let Some(capture) = open().iter_mut().find(|c| c.id == id && c.number == 0)
+    {
+        (capture.number, capture.stand_in) = declare(api, pool, stream);
+    }
     let result = plainly(call);
-    if result == SUCCESS {
-        open().push(capture);
-    } else {
-        if let Some(api) = pool::api() {
-            over(api, &capture);
-        }
-        COUNT.fetch_sub(1, Ordering::AcqRel);
+    if result != SUCCESS {
+        close(|capture| capture.id == id);
     }
     result
 }
 
-/// Forgets a capture that is over.
-fn close(stream: Handle) {
-    let thread = thread_of(stream);
+/// Forgets a capture that is over. What waited for the last one's end is done.
+fn close(which: impl Fn(&Open) -> bool) {
     let mut list = open();
-    let Some(at) = list.iter().position(|c| c.stream == stream && c.thread == thread) else {
-        return;
-    };
+    let Some(at) = list.iter().position(which) else { return };
     let capture = list.swap_remove(at);
     drop(list);
-    COUNT.fetch_sub(1, Ordering::AcqRel);
+    let left = COUNT.fetch_sub(1, Ordering::AcqRel) - 1;
     if let Some(api) = pool::api() {
         over(api, &capture);
     }
+    if left == 0 {
+        stream::destroy_postponed();
+    }
+}
+
+/// Forgets the capture that began on a stream.
+fn close_on(stream: Handle) {
+    let thread = thread_of(stream);
+    close(|capture| capture.stream == stream && capture.thread == thread);
 }
 
 /// Runs a call that ends a capture. One that fails may have left it open.
 fn end(stream: Handle, call: impl FnOnce() -> Result) -> Result {
     let result = plainly(call);
     if !thread::with(thread::Thread::is_inside) && (result == SUCCESS || !captures(stream)) {
-        close(stream);
+        close_on(stream);
     }
     result
 }
@@ -155,14 +164,39 @@ fn end(stream: Handle, call: impl FnOnce() -> Result) -> Result {
 /// A stream is gone, and with it a capture that began on it.
 pub fn stream_destroyed(stream: Handle) {
     if any_open() {
-        close(stream);
+        close_on(stream);
     }
+}
+
+/// A stream is about to go. A capture that began on it ends with it, and ends now, so that the pool
+/// can ask about the work that the stream has before. Whether none is left that only the stream's
+/// end ends: another thread than the one that began it may not end it.
+pub fn give_up(stream: Handle) -> bool {
+    if !any_open() || !open().iter().any(|capture| capture.stream == stream) {
+        return true;
+    }
+    let mut graph = 0;
+    let to = &raw mut graph;
+    plainly(|| driver!(EndCapture(stream => Handle, to => *mut Handle)));
+    if graph != 0 {
+        type Destroy = unsafe extern "C" fn(Handle) -> Result;
+        let found = loader::symbol(loader::driver(true), c"cuGraphDestroy");
+        if found != 0 {
+            // SAFETY: the driver's function of this name has this type; nobody else knows the graph.
+            plainly(|| unsafe { std::mem::transmute::<usize, Destroy>(found)(graph) });
+        }
+    }
+    let is_over = !captures(stream);
+    if is_over {
+        close_on(stream);
+    }
+    is_over
 }
 
 /// A pool is made while captures are open: it learns of them.
 pub fn declare_open(api: &Api, pool: usize) {
     for capture in open().iter_mut().filter(|c| c.number == 0) {
-        (capture.number, capture.stand_in) = declare(api, Some(pool), capture.stream);
+        (capture.number, capture.stand_in) = declare(api, pool, capture.stream);
     }
 }
 

@@ -4,7 +4,9 @@
 use super::{driver, plainly};
 use crate::cuda::{self, Device, Handle, Result, SUCCESS};
 use crate::{place, pool, thread};
+use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint, c_void};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Whether the call is the pool's, or the driver's on our account: nothing is noted then.
 fn is_inside() -> bool {
@@ -38,8 +40,51 @@ changes_current! {
     cuCtxSetCurrent = CtxSetCurrent(context: Handle);
     cuCtxPushCurrent_v2 = CtxPush(context: Handle);
     cuCtxPopCurrent_v2 = CtxPop(context: *mut Handle);
-    cuCtxAttach = CtxAttach(context: *mut Handle, flags: c_uint);
-    cuCtxDetach = CtxDetach(context: Handle);
+}
+
+/// Uses of contexts that `cuCtxAttach` took, beside the one that a context is made with.
+static USES: Mutex<BTreeMap<Handle, u64>> = Mutex::new(BTreeMap::new());
+
+fn uses() -> MutexGuard<'static, BTreeMap<Handle, u64>> {
+    USES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// # Safety
+/// As of the driver's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuCtxAttach(context: *mut Handle, flags: c_uint) -> Result {
+    let result = plainly(|| driver!(CtxAttach(context => *mut Handle, flags => c_uint)));
+    if result == SUCCESS && !is_inside() && !context.is_null() {
+        // SAFETY: the driver has just written it.
+        *uses().entry(unsafe { *context }).or_default() += 1;
+        thread::forget();
+    }
+    result
+}
+
+/// The context's last use ends it. It is the current one, and not a primary one, or the driver
+/// refuses.
+///
+/// # Safety
+/// As of the driver's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuCtxDetach(context: Handle) -> Result {
+    let current = place::current().filter(|(current, _)| *current == context && !is_inside());
+    let own = current.is_some_and(|(_, device)| !place::is_primary(context, device));
+    let more = uses().get(&context).is_some_and(|more| *more > 0);
+    if own && !more {
+        place::end_context(context);
+    }
+    let result = plainly(|| driver!(CtxDetach(context => Handle)));
+    if own && more && result == SUCCESS {
+        uses().entry(context).and_modify(|more| *more -= 1);
+    }
+    if own && !more {
+        thread::forget_all();
+    } else {
+        thread::forget();
+    }
+    result
 }
 
 /// # Safety
@@ -47,6 +92,7 @@ changes_current! {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuCtxDestroy_v2(context: Handle) -> Result {
     place::end_context(context);
+    uses().remove(&context);
     let result = plainly(|| driver!(CtxDestroy(context => Handle)));
     thread::forget_all();
     result

@@ -2,7 +2,7 @@
 #![allow(non_snake_case, reason = "CUDA's names")]
 
 use super::stream_memory::trace_lane;
-use super::{driver, pass_on, plainly, row};
+use super::{capture, driver, pass_on, plainly, row};
 use crate::cuda::{DevicePtr, Handle, INVALID_VALUE, Result, SUCCESS};
 use crate::ipc::isolate;
 use crate::pool::{self, Api, Status};
@@ -162,7 +162,7 @@ pub unsafe extern "C" fn cuMemFree_v2(address: DevicePtr) -> Result {
                     ipc::freed(address);
                 }
                 count::served(thread, row!(MemFree));
-                return SUCCESS;
+                return if settings::get().free_waits { waited() } else { SUCCESS };
             }
             if let Some(result) = refused(status, address) {
                 return result;
@@ -174,6 +174,23 @@ pub unsafe extern "C" fn cuMemFree_v2(address: DevicePtr) -> Result {
         count::passed(thread, row!(MemFree));
         drivers_free(row!(MemFree), address, 0, || driver!(MemFree(address => DevicePtr)))
     })
+}
+
+/// What a free that has waited for the device tells: the error of work that has failed.
+#[cold]
+fn waited() -> Result {
+    type Query = unsafe extern "C" fn(Handle) -> Result;
+    let found = loader::symbol(loader::driver(true), c"cuStreamQuery");
+    // Beside a capture the default stream may not be asked; nor has the pool waited then.
+    if found == 0 || capture::any_open() {
+        return SUCCESS;
+    }
+    // SAFETY: the driver's function of this name has this type.
+    match plainly(|| unsafe { std::mem::transmute::<usize, Query>(found)(0) }) {
+        // Another thread's work, of later.
+        cuda::NOT_READY | cuda::INVALID_CONTEXT => SUCCESS,
+        result => result,
+    }
 }
 
 /// A free of the driver's memory by the function with this number.
@@ -196,6 +213,8 @@ pub fn refused(status: Status, address: DevicePtr) -> Option<Result> {
         pool::NOT_OWNED => None,
         pool::STALE_POINTER if place::driver_frees(address) => None,
         pool::FORKED => Some(cuda::NOT_INITIALIZED),
+        // The program takes a free for a wait, and must hear why there is nothing to wait for.
+        pool::CONTEXT_LOST if settings::get().free_waits => Some(pool::sticky_error()),
         // The process is ending, or the context and the memory in it are gone.
         pool::SHUT_DOWN | pool::CONTEXT_LOST => Some(SUCCESS),
         _ => Some(INVALID_VALUE),

@@ -9,6 +9,7 @@ pub mod context;
 pub mod ipc;
 pub mod memory;
 pub mod other;
+pub mod pool_access;
 pub mod query;
 pub mod runtime;
 pub mod stream;

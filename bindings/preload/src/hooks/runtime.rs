@@ -23,7 +23,7 @@ use crate::cuda::{DevicePtr, Handle, Result, SUCCESS};
 use crate::lookup::HOOKS_COUNT;
 use crate::pool::{self, Api};
 use crate::thread::{self, Thread};
-use crate::{count, ipc, trace};
+use crate::{count, ipc, settings, trace};
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -154,9 +154,11 @@ unsafe extern "C" fn malloc(to: *mut DevicePtr, bytes: usize, caller: usize) -> 
 
 unsafe extern "C" fn free(address: DevicePtr, caller: usize) -> Result {
     thread::with(|thread| {
-        // Memory that other processes have, or this one has of theirs, takes the longer way.
+        // Memory that other processes have, or this one has of theirs, takes the longer way; so do
+        // frees that wait, which may find that the context has failed.
         if address != 0
             && !ipc::is_marked(address)
+            && !settings::get().free_waits
             && let Some((_, api)) = serving(thread)
         {
             let row = HOOKS_COUNT + FREE;

@@ -69,11 +69,14 @@ pub fn note_made(api: &Api, pool: usize, context: Handle) {
 /// A context is about to go, and its streams with it.
 pub fn context_ends(context: Handle) {
     made().retain(|made| made.context != context);
+    postponed().retain(|(_, of)| *of != context);
 }
 
 /// The same of a device's primary context.
 pub fn primary_ends(device: Device) {
     made().retain(|made| made.primary != Some(device));
+    let primary = place::primary_of(device);
+    postponed().retain(|(_, of)| Some(*of) != primary);
 }
 
 /// # Safety
@@ -100,24 +103,63 @@ pub unsafe extern "C" fn cuStreamCreateWithPriority(
     note(made, stream)
 }
 
+/// Streams that the program has destroyed while a capture was open: the pool cannot ask about their
+/// work then, nor may their handles come back before it has. With their contexts.
+static POSTPONED: Mutex<Vec<(Handle, Handle)>> = Mutex::new(Vec::new());
+
+fn postponed() -> MutexGuard<'static, Vec<(Handle, Handle)>> {
+    POSTPONED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// No capture is open: streams whose end had to wait are destroyed.
+pub fn destroy_postponed() {
+    let all = std::mem::take(&mut *postponed());
+    for (stream, context) in all {
+        if retire(stream) == Some(pool::BUSY) {
+            postponed().push((stream, context));
+            continue;
+        }
+        made().retain(|made| made.stream != stream);
+        place::within(context, || plainly(|| driver!(StreamDestroy(stream => Handle))));
+    }
+}
+
+/// Ends a stream's lanes; what the pool says, if it is there.
+fn retire(stream: Handle) -> Option<pool::Status> {
+    let api = pool::api()?;
+    // SAFETY: a number; the program uses the stream no more.
+    Some(plainly(|| unsafe { (api.stream_retire)(stream) }))
+}
+
 /// # Safety
 /// As of the driver's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuStreamDestroy_v2(stream: Handle) -> Result {
     let ours = !thread::with(thread::Thread::is_inside) && stream > crate::cuda::STREAM_PER_THREAD;
-    if ours && let Some(api) = pool::api() {
-        // SAFETY: a number; the program uses the stream no more.
-        let status = plainly(|| unsafe { (api.stream_retire)(stream) });
-        if !matches!(status, pool::OK | pool::FORKED | pool::SHUT_DOWN) {
-            // The lane stays: once its work is done, an event on a stream of the same handle tells
-            // the truth of what the old one freed.
-            wait_for(stream);
-        }
+    if !ours {
+        return plainly(|| driver!(StreamDestroy(stream => Handle)));
     }
-    let known: Vec<Made> =
-        if ours { made().extract_if(.., |m| m.stream == stream).collect() } else { Vec::new() };
+    if postponed().iter().any(|(known, _)| *known == stream) {
+        return crate::cuda::INVALID_HANDLE;
+    }
+    let may_stay = capture::give_up(stream);
+    let current = place::current().filter(|_| may_stay);
+    match (retire(stream), current) {
+        (Some(pool::BUSY), Some((context, _))) => {
+            postponed().push((stream, context));
+            if !capture::any_open() {
+                destroy_postponed();
+            }
+            return SUCCESS;
+        }
+        (None | Some(pool::OK | pool::FORKED | pool::SHUT_DOWN), _) => {}
+        // The lane stays: once its work is done, an event on a stream of the same handle tells the
+        // truth of what the old one freed.
+        _ => wait_for(stream),
+    }
+    let known: Vec<Made> = made().extract_if(.., |m| m.stream == stream).collect();
     let result = plainly(|| driver!(StreamDestroy(stream => Handle)));
-    if ours && result == SUCCESS {
+    if result == SUCCESS {
         capture::stream_destroyed(stream);
     } else {
         made().extend(known);

@@ -304,7 +304,7 @@ fn from_default(
 
 /// A device's default memory pool, asked once: it is the same as long as the process lives.
 /// 0: the driver has none.
-fn default_pool(device: Device) -> Handle {
+pub fn default_pool(device: Device) -> Handle {
     type Default = unsafe extern "C" fn(*mut Handle, Device) -> Result;
     static KNOWN: [AtomicUsize; place::DEVICES_MAX] =
         [const { AtomicUsize::new(0) }; place::DEVICES_MAX];

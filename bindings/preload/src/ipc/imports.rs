@@ -24,6 +24,8 @@ struct Import {
     /// Whose it is, and where it is mapped.
     id: Id,
     context: Context,
+    /// The device whose memory it is.
+    owner: Device,
     /// How often it is open.
     references: u64,
     link: Arc<Link>,
@@ -83,6 +85,8 @@ pub struct Target<'a> {
     pub context: Context,
     /// Its device.
     pub device: Device,
+    /// The device whose memory the block is.
+    pub owner: Device,
 }
 
 /// The block's address here: the one it has, if it is open.
@@ -117,8 +121,9 @@ pub fn open(handle: &Handle, target: Target<'_>) -> Result<usize, Refusal> {
         Ok((page, export, link)) => {
             let address = page + export.offset as usize;
             let bytes = handle.bytes as usize;
-            let (context, mapped) = (target.context, export.bytes as usize);
-            let import = Import { address, bytes, mapped, id, context, references: 1, link };
+            let Target { context, owner, .. } = target;
+            let mapped = export.bytes as usize;
+            let import = Import { address, bytes, mapped, id, context, owner, references: 1, link };
             imports.by_page.insert(page, import);
             crate::sizes::note(address, bytes);
             imports.by_id.insert(id, State::There(page));
@@ -274,20 +279,21 @@ pub fn is_page(address: usize) -> bool {
     lock().as_ref().is_some_and(|imports| imports.by_page.contains_key(&address))
 }
 
-/// Closes a block once. `wait` is called with its context before the last close unmaps it.
+/// Closes a block once. `wait` is called with its context, and the device whose memory it is,
+/// before the last close unmaps it.
 ///
 /// # Errors
 /// What `wait` answers; the block stays open then. `None`: no block is open at the address.
 pub fn close<E>(
     api: &Api,
     address: usize,
-    wait: impl FnOnce(Context) -> Result<(), E>,
+    wait: impl FnOnce(Context, Device) -> Result<(), E>,
 ) -> Result<(), Option<E>> {
-    let context = match last_of(address).ok_or(None)? {
-        Some(context) => context,
+    let (context, owner) = match last_of(address).ok_or(None)? {
+        Some(last) => last,
         None => return Ok(()),
     };
-    wait(context).map_err(Some)?;
+    wait(context, owner).map_err(Some)?;
     let mut guard = lock();
     let imports = guard.get_or_insert_default();
     let page = page_of(imports, address).ok_or(None)?;
@@ -307,8 +313,8 @@ pub fn close<E>(
     Ok(())
 }
 
-/// Takes a reference off a block that has more; else answers the context of its last.
-fn last_of(address: usize) -> Option<Option<Context>> {
+/// Takes a reference off a block that has more; else answers where its last is, and whose it is.
+fn last_of(address: usize) -> Option<Option<(Context, Device)>> {
     let mut guard = lock();
     let imports = guard.as_mut()?;
     let page = page_of(imports, address)?;
@@ -317,7 +323,7 @@ fn last_of(address: usize) -> Option<Option<Context>> {
         import.references -= 1;
         return Some(None);
     }
-    Some(Some(import.context))
+    Some(Some((import.context, import.owner)))
 }
 
 fn page_of(imports: &Imports, address: usize) -> Option<usize> {

@@ -262,11 +262,17 @@ pub fn open(
         let why = "the pool does not serve this context; run it with the settings of that process";
         return Some(Err(refuse(cuda::NOT_SUPPORTED, why)));
     };
-    if let Err(result) = reaches(device, handle.uuid) {
-        let why = "its device is not the current one";
-        return Some(Err(refuse(result, why)));
-    }
-    let opened = imports::open(&handle, Target { api, pool, context, device });
+    let owner = match owner_within_reach(device, handle.uuid) {
+        Ok(owner) => owner,
+        Err(result) => {
+            let why = match result {
+                cuda::PEER_ACCESS_UNSUPPORTED => "the current device cannot reach its device",
+                _ => "its device is not visible in this process",
+            };
+            return Some(Err(refuse(result, why)));
+        }
+    };
+    let opened = imports::open(&handle, Target { api, pool, context, device, owner });
     Some(opened.map_err(|refusal| match refusal {
         Refusal::Gone => refuse(cuda::MAP_FAILED, "it has ended, or has freed the memory"),
         Refusal::Other(why) => refuse(cuda::MAP_FAILED, &why),
@@ -283,7 +289,11 @@ pub fn close(address: DevicePtr) -> Option<Result> {
         return None;
     }
     let api = pool::api()?;
-    match imports::close(api, address as usize, wait_for) {
+    let wait = |context, owner| {
+        wait_for(context)?;
+        place::context_of_device(owner).filter(|own| *own != context).map_or(Ok(()), wait_for)
+    };
+    match imports::close(api, address as usize, wait) {
         Ok(()) => Some(cuda::SUCCESS),
         Err(Some(result)) => Some(result),
         Err(None) => None,
@@ -326,18 +336,27 @@ fn uuid_of(device: Device) -> Option<[u8; 16]> {
     (result == cuda::SUCCESS).then_some(uuid)
 }
 
-/// Whether the memory is a device's own, as a pool's imports are.
-fn reaches(device: Device, uuid: [u8; 16]) -> std::result::Result<(), Result> {
+/// The number here of the device with this UUID, if `device` is it or may be given access to its
+/// memory. CUDA opens handles of peers too, "as if the user called cudaDeviceEnablePeerAccess"
+/// (CUDA Runtime API 12.9, `cudaIpcOpenMemHandle`): so what that answers where there is no access.
+fn owner_within_reach(device: Device, uuid: [u8; 16]) -> std::result::Result<Device, Result> {
     type Count = unsafe extern "C" fn(*mut c_int) -> Result;
+    type CanAccess = unsafe extern "C" fn(*mut c_int, Device, Device) -> Result;
     if uuid_of(device) == Some(uuid) {
-        return Ok(());
+        return Ok(device);
     }
     let count = loader::symbol(loader::driver(true), c"cuDeviceGetCount");
-    let mut devices = 0;
+    let can = loader::symbol(loader::driver(true), c"cuDeviceCanAccessPeer");
+    let (mut devices, mut yes) = (0, 0);
     if count != 0 {
         // SAFETY: the driver's function of this name has this type; a local to fill.
         unsafe { std::mem::transmute::<usize, Count>(count)(&raw mut devices) };
     }
-    let here = (0..devices).any(|other| uuid_of(other) == Some(uuid));
-    Err(if here { cuda::PEER_ACCESS_UNSUPPORTED } else { cuda::INVALID_DEVICE })
+    let owner = (0..devices).find(|other| uuid_of(*other) == Some(uuid));
+    let owner = owner.ok_or(cuda::INVALID_DEVICE)?;
+    if can != 0 {
+        // SAFETY: as above.
+        unsafe { std::mem::transmute::<usize, CanAccess>(can)(&raw mut yes, device, owner) };
+    }
+    if yes == 0 { Err(cuda::PEER_ACCESS_UNSUPPORTED) } else { Ok(owner) }
 }

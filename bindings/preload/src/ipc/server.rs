@@ -12,6 +12,7 @@
 
 use super::socket::{self, DESCRIPTORS_MAX, Descriptor, Failure, Message};
 use super::{exports, inside, random, requests};
+use crate::background;
 use crate::pool::{self, Export};
 use std::collections::HashMap;
 use std::ffi::{CString, c_int};
@@ -27,8 +28,6 @@ const GRACE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(100);
 /// The most importing processes.
 const PEERS_MAX: usize = 4096;
-/// The thread's stack.
-const STACK_BYTES: usize = 256 << 10;
 
 /// Who this process is to others.
 #[derive(Clone, Copy)]
@@ -73,18 +72,9 @@ pub fn begin() -> Result<Identity, String> {
     Ok(identity)
 }
 
-/// Starts the thread, which gets none of the program's signals.
 fn start(listener: Descriptor) -> Result<(), String> {
-    // SAFETY: all zeros is a valid set; locals to fill; this thread's own mask is put back.
-    unsafe {
-        let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = std::mem::zeroed();
-        libc::sigfillset(&raw mut all);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
-        let named = std::thread::Builder::new().name("forebay-ipc".into());
-        let started = named.stack_size(STACK_BYTES).spawn(move || Server::new(listener).run());
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
-        started.map(|_detached| ()).map_err(|error| format!("no thread: {error}"))
-    }
+    let run = move || Server::new(listener).run();
+    background::start("forebay-ipc", run).map_err(|error| format!("no thread: {error}"))
 }
 
 fn remove_at_exit(path: PathBuf) {

@@ -13,7 +13,7 @@
 mod ring;
 mod writer;
 
-use crate::{loader, settings, thread};
+use crate::{background, loader, settings, thread};
 use ring::{Event, Ring};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
@@ -162,25 +162,12 @@ fn begin(writer: Writer) -> u8 {
     PROCESS.store(unsafe { libc::getpid() }, Ordering::Relaxed);
     // SAFETY: the handler stays loaded and does not unwind.
     let handled = unsafe { libc::atexit(end) } == 0;
-    if !with_signals_blocked(run_writer) || !handled {
+    let runs = background::start("forebay-trace", run_writer).is_ok();
+    if !runs || !handled {
         // Each event is written by its own thread then.
         ENDING.store(true, Ordering::Release);
     }
     ON
-}
-
-/// Starts a thread that no signal of the program's is delivered to. Whether it runs.
-fn with_signals_blocked(run: fn()) -> bool {
-    // SAFETY: sets of this frame; the caller's mask is put back.
-    unsafe {
-        let (mut all, mut before): (libc::sigset_t, libc::sigset_t) =
-            (std::mem::zeroed(), std::mem::zeroed());
-        libc::sigfillset(&raw mut all);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
-        let started = std::thread::Builder::new().name("forebay-trace".to_owned()).spawn(run);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
-        started.is_ok()
-    }
 }
 
 fn run_writer() {

@@ -1,6 +1,8 @@
 //! Legacy IPC of the pool's memory: two processes, both preloaded, of one C program.
 
-use super::common::{built, compile, ends_well, linked, preloaded, text};
+use super::common::{
+    built, compile, ends_well, linked, preloaded, preloaded_with, runtimes, text, with_runtime,
+};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -121,10 +123,42 @@ fn a_process_without_a_pool_says_why_it_opens_nothing() {
     assert!(errors.contains("the pool does not serve this context"), "{errors}");
 }
 
+/// NCCL opens a peer's buffer with its own device current.
 #[test]
-fn memory_is_opened_on_its_own_device() {
-    let errors = ends_clean("peers", &[]);
-    assert!(errors.contains("its device is not the current one"), "{errors}");
+fn memory_is_opened_with_a_peers_device_current() {
+    for seed in ["1", "2", "3"] {
+        let folder = runtime("peers");
+        let mut run = scenario("peers", &folder);
+        let (_, errors) = ends_well(run.env("FOREBAY_SIM_SEED", seed));
+        assert_eq!(errors, "");
+        fs::remove_dir_all(&folder).expect("the test's own");
+    }
+}
+
+/// What `cuCtxEnablePeerAccess` would answer there.
+#[test]
+fn memory_of_a_device_out_of_reach_is_refused() {
+    let errors = ends_clean("unreachable", &[("FOREBAY_SIM_LACKS", "peer")]);
+    assert_eq!(errors.lines().count(), 1, "{errors}");
+    assert!(errors.contains("the current device cannot reach its device"), "{errors}");
+}
+
+/// The same by the runtime's names.
+#[test]
+fn the_runtime_opens_memory_of_a_peer() {
+    let Some(folder) = runtimes() else { return };
+    for major in [12, 13] {
+        let name = format!("runtime_ipc_{major}");
+        let program = with_runtime("runtime_ipc.c", &name, &folder, major, &[]);
+        let sockets = runtime(&name);
+        let mut run = preloaded_with(&folder, &program);
+        let (_, errors) = ends_well(run.env("XDG_RUNTIME_DIR", &sockets));
+        assert_eq!(errors, "");
+        run.arg("unreachable").env("FOREBAY_SIM_LACKS", "peer");
+        let (_, errors) = ends_well(&mut run);
+        assert!(errors.contains("the current device cannot reach its device"), "{errors}");
+        fs::remove_dir_all(&sockets).expect("the test's own");
+    }
 }
 
 /// A folder that others could enter, or that is none: nobody listens there.

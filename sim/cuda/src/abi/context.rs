@@ -165,17 +165,24 @@ fn destroy(name: &'static str, context: CUcontext) -> CUresult {
             if world.context(context)?.state.primary {
                 return Err(CUDA_ERROR_INVALID_CONTEXT);
             }
-            Ok(quiet(world, context).then(move |world| {
-                world.stack(|stack| {
-                    if stack.last() == Some(&context) {
-                        stack.pop();
-                    }
-                });
-                world.destroy_context(context);
-                Ok(())
-            }))
+            Ok(destroy_quietly(world, context, true))
         },
     )
+}
+
+/// Destroys a context, if it is to be, once its work is done.
+pub(super) fn destroy_quietly(world: &World, context: CUcontext, really: bool) -> Wait {
+    quiet(world, context).then(move |world| {
+        if really {
+            world.stack(|stack| {
+                if stack.last() == Some(&context) {
+                    stack.pop();
+                }
+            });
+            world.destroy_context(context);
+        }
+        Ok(())
+    })
 }
 
 /// Waits for a context's work, whatever became of it.

@@ -138,6 +138,9 @@ pub extern "C" fn cuMemFree_v2(dptr: CUdeviceptr) -> CUresult {
         "cuMemFree_v2",
         || format!("dptr={dptr:#x}"),
         |world| {
+            if dptr == 0 {
+                return Ok(Wait::nothing());
+            }
             let view = world.memory.view();
             if let Some(Spot::Host(start, block)) = view.spot(dptr)
                 && start == dptr
@@ -291,6 +294,9 @@ pub extern "C" fn cuMemFreeHost(p: *mut c_void) -> CUresult {
         "cuMemFreeHost",
         || format!("p={at:#x}"),
         |world| {
+            if p.is_null() {
+                return Ok(Wait::nothing());
+            }
             Ok(quiet(world, None).then(move |world| {
                 world.charge_host();
                 change(world, |space| space.host_free(at, HostKind::Pinned))

@@ -5,6 +5,7 @@
 //! Null pointers are refused before anything is read through them. Names, argument
 //! orders and structures are those of CUDA 12's `cuda.h`.
 
+pub mod attach;
 pub mod capture;
 pub mod context;
 pub mod copy;
@@ -30,6 +31,7 @@ use crate::entry::Call;
 
 /// The parts of the table of calls, one a file.
 pub static TABLES: &[&[Call]] = &[
+    attach::CALLS,
     capture::CALLS,
     context::CALLS,
     copy::CALLS,

@@ -69,6 +69,8 @@ pub type Code = u32;
 pub mod code {
     /// A bad argument.
     pub const INVALID_VALUE: u32 = 1;
+    /// There is no memory.
+    pub const OUT_OF_MEMORY: u32 = 2;
     /// The stream or event is not known.
     pub const INVALID_HANDLE: u32 = 400;
     /// The call does not fit the state of the stream.

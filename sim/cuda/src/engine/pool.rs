@@ -210,7 +210,7 @@ impl Pools {
     /// among those the stream may have; else new memory.
     pub fn offer(&mut self, handle: u64, bytes: u64, order: &dyn Order) -> Result<Offer, Code> {
         let [follow, opportunistic, internal] = self.pool(handle)?.flags;
-        let len = bytes.next_multiple_of(UNIT);
+        let len = bytes.checked_next_multiple_of(UNIT).ok_or(code::OUT_OF_MEMORY)?;
         let mut best: Option<(u64, u64, Option<Point>)> = None;
         for (at, block) in self.of(handle) {
             let fits = block.len >= len && block.len < len.saturating_mul(2).max(UNIT + 1);

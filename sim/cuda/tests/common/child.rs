@@ -1,4 +1,5 @@
-//! Tests that need a process of their own: the test program runs itself again.
+//! Tests that need a process of their own: the test program runs itself again. Those of the
+//! simulated driver and of the simulated runtime share this file.
 //!
 //! `#[test] fn x() { let Some(out) = child::run("x", &[...]) else { in_child(); return }; ... }`
 //! runs the same test in a new process, where `run` answers nothing.
@@ -34,5 +35,5 @@ pub fn ended(output: &Output, status: i32) -> String {
 
 /// A file of this process for a test to write, under the system's folder for such.
 pub fn scratch(name: &str) -> std::path::PathBuf {
-    std::env::temp_dir().join(format!("forebay-simcuda-{}-{name}", std::process::id()))
+    std::env::temp_dir().join(format!("forebay-simulated-{}-{name}", std::process::id()))
 }

@@ -1,6 +1,6 @@
 //! What the tests share: the libraries, opened once, one test at a time, no misuse at the end.
 
-use std::ffi::{CString, c_char, c_void};
+use std::ffi::{CStr, CString, c_char, c_void};
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -108,6 +108,31 @@ pub struct PoolProps {
     pub reserved: [u8; 54],
 }
 
+impl PoolProps {
+    /// Pinned memory of a device.
+    pub fn of(device: i32) -> PoolProps {
+        PoolProps {
+            kind: 1,
+            handles: 0,
+            location: [1, device],
+            security: 0,
+            max: 0,
+            usage: 0,
+            reserved: [0; 54],
+        }
+    }
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct AllocNode {
+    pub pool: PoolProps,
+    pub access: *const [u32; 3],
+    pub access_count: usize,
+    pub bytes: usize,
+    pub at: u64,
+}
+
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct IpcHandle(pub [u8; 64]);
@@ -147,6 +172,8 @@ functions! { runtime:
     fn cudaDeviceGetLimit(to: *mut usize, limit: u32) -> i32;
     fn cudaDeviceSetLimit(limit: u32, value: usize) -> i32;
     fn cudaDeviceGetStreamPriorityRange(least: *mut i32, greatest: *mut i32) -> i32;
+    fn cudaSetDeviceFlags(flags: u32) -> i32;
+    fn cudaGetDeviceFlags(to: *mut u32) -> i32;
     fn cudaDeviceSynchronize() -> i32;
     fn cudaDeviceReset() -> i32;
     fn cudaGetDriverEntryPoint(name: *const c_char, to: *mut Void, flags: u64, said: *mut u32)
@@ -186,6 +213,8 @@ functions! { runtime:
         stream: u64) -> i32;
     fn cudaMemcpyToSymbol(symbol: u64, from: u64, bytes: usize, offset: usize, kind: u32) -> i32;
     fn cudaMemcpyFromSymbol(to: u64, symbol: u64, bytes: usize, offset: usize, kind: u32) -> i32;
+    fn cudaMemcpyToSymbolAsync(symbol: u64, from: u64, bytes: usize, offset: usize, kind: u32,
+        stream: u64) -> i32;
     fn cudaGetSymbolAddress(to: *mut u64, symbol: u64) -> i32;
     fn cudaGetSymbolSize(to: *mut usize, symbol: u64) -> i32;
     fn cudaMallocAsync(to: *mut u64, bytes: usize, stream: u64) -> i32;
@@ -227,6 +256,16 @@ functions! { runtime:
     fn cudaStreamIsCapturing(stream: u64, to: *mut u32) -> i32;
     fn cudaStreamGetCaptureInfo_v2(stream: u64, status: *mut u32, id: *mut u64, graph: *mut u64,
         nodes: *mut *const u64, count: *mut usize) -> i32;
+    fn cudaGraphCreate(to: *mut u64, flags: u32) -> i32;
+    fn cudaGraphAddMemAllocNode(to: *mut u64, graph: u64, after: *const u64, count: usize,
+        parameters: *mut AllocNode) -> i32;
+    fn cudaGraphMemAllocNodeGetParams(node: u64, parameters: *mut AllocNode) -> i32;
+    fn cudaGraphAddMemFreeNode(to: *mut u64, graph: u64, after: *const u64, count: usize, at: u64)
+        -> i32;
+    fn cudaGraphMemFreeNodeGetParams(node: u64, at: *mut u64) -> i32;
+    fn cudaDeviceGraphMemTrim(device: i32) -> i32;
+    fn cudaDeviceGetGraphMemAttribute(device: i32, attribute: u32, value: *mut u64) -> i32;
+    fn cudaDeviceSetGraphMemAttribute(device: i32, attribute: u32, value: *mut u64) -> i32;
     fn cudaGraphGetNodes(graph: u64, nodes: *mut u64, count: *mut usize) -> i32;
     fn cudaGraphGetEdges(graph: u64, from: *mut u64, to: *mut u64, count: *mut usize) -> i32;
     fn cudaGraphGetRootNodes(graph: u64, nodes: *mut u64, count: *mut usize) -> i32;
@@ -251,6 +290,8 @@ functions! { runtime:
     fn __cudaPopCallConfiguration(grid: *mut Dim3, block: *mut Dim3, shared: *mut usize,
         stream: *mut u64) -> i32;
     fn cudaLaunchKernel(function: u64, grid: Dim3, block: Dim3, arguments: *mut Void,
+        shared: usize, stream: u64) -> i32;
+    fn cudaLaunchCooperativeKernel(function: u64, grid: Dim3, block: Dim3, arguments: *mut Void,
         shared: usize, stream: u64) -> i32;
     fn cudaLaunchKernelExC(config: *const LaunchConfig, function: u64, arguments: *mut Void)
         -> i32;
@@ -320,6 +361,24 @@ impl Drop for Turn {
             assert_eq!(&misuse(), before);
         }
     }
+}
+
+/// Registers a kernel under an address of its own.
+pub fn register(name: &CStr, address: &'static u8) -> (u64, u64) {
+    let binary = __cudaRegisterFatBinary(std::ptr::null_mut());
+    let function = std::ptr::from_ref(address) as u64;
+    let none = std::ptr::null_mut();
+    __cudaRegisterFunction(binary, function, none, name.as_ptr(), -1, none, none, none, none, none);
+    (binary, function)
+}
+
+/// Registers a variable of 16 bytes under an address of its own.
+pub fn variable(address: &'static u8) -> (u64, u64) {
+    let binary = __cudaRegisterFatBinary(std::ptr::null_mut());
+    let symbol = std::ptr::from_ref(address) as u64;
+    let none = std::ptr::null_mut();
+    __cudaRegisterVar(binary, symbol, none, c"variable".as_ptr(), 0, 16, 0, 0);
+    (binary, symbol)
 }
 
 /// Device memory with these words.

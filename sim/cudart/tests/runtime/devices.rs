@@ -91,6 +91,8 @@ fn peers_are_opened_once() {
     assert_eq!(cudaDeviceEnablePeerAccess(1, 0), 704);
     assert_eq!(cudaDeviceDisablePeerAccess(1), 0);
     assert_eq!(cudaDeviceDisablePeerAccess(1), 705);
+    assert_eq!(cudaDeviceEnablePeerAccess(0, 0), 101, "its own memory");
+    assert_eq!(cudaDeviceDisablePeerAccess(0), 705);
 }
 
 #[test]

@@ -56,6 +56,36 @@ fn a_reset_device_begins_anew_for_every_thread() {
     assert!(active(0));
 }
 
+#[test]
+fn a_reset_in_a_context_of_the_programs_own_ends_no_other() {
+    let name = "life::a_reset_in_a_context_of_the_programs_own_ends_no_other";
+    if let Some(output) = child::run(name, &[]) {
+        child::ended(&output, 0);
+        return;
+    }
+    let (mut kept, mut own, mut mine, mut flags) = (0, 0, 0, 0);
+    assert_eq!(cudaMalloc(&mut kept, 4096), 0);
+    assert_eq!((cudaGetDeviceFlags(&mut flags), flags), (0, 8), "it maps host memory");
+    assert_eq!(cuCtxCreate_v2(&mut own, 1, 0), 0);
+    assert_eq!((cudaGetDeviceFlags(&mut flags), flags), (0, 1), "as the program made it");
+    static VARIABLE: u8 = 0;
+    let (symbol, mut at) = (variable(&VARIABLE).1, 0);
+    assert_eq!(cudaMalloc(&mut mine, 4096), 0);
+    assert_eq!(cudaGetSymbolAddress(&mut at, symbol), 0);
+    assert_eq!(cudaDeviceReset(), 0);
+    assert!(active(0));
+    assert_eq!(cudaFree(at), 1, "the runtime's own went");
+    assert_eq!((cudaFree(mine), cudaFree(kept)), (0, 0));
+    assert_eq!(cuCtxDestroy_v2(own), 0);
+    assert_eq!(cudaSetDevice(0), 0);
+    assert_eq!(cudaDeviceReset(), 0);
+    assert!(!active(0));
+    assert_eq!(cudaSetDeviceFlags(4), 0);
+    assert!(active(0), "made ready with the flags");
+    assert_eq!((cudaGetDeviceFlags(&mut flags), flags), (0, 12));
+    assert_eq!(cudaSetDeviceFlags(3), 1, "two ways to wait");
+}
+
 extern "C" fn at_exit() {
     let mut at = 0;
     let (malloc, free) = (cudaMalloc(&mut at, 64), cudaFree(64));

@@ -6,11 +6,13 @@
 
 #![allow(non_snake_case, reason = "CUDA's own names for its functions")]
 
+#[path = "../../../cuda/tests/common/child.rs"]
 mod child;
 mod common;
 mod copies;
 mod devices;
 mod errors;
+mod graphmem;
 mod graphs;
 mod kernels;
 mod life;

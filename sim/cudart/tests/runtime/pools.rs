@@ -36,15 +36,7 @@ fn a_devices_pool_counts_what_it_gives() {
 #[test]
 fn a_pool_of_ones_own_is_kept_and_trimmed() {
     let _turn = turn();
-    let props = PoolProps {
-        kind: 1,
-        handles: 0,
-        location: [1, 0],
-        security: 0,
-        max: 0,
-        usage: 0,
-        reserved: [0; 54],
-    };
+    let props = PoolProps::of(0);
     let (mut pool, mut at, mut default, mut current) = (0, 0, 0, 0);
     assert_eq!(cudaMemPoolCreate(&mut pool, &props), 0);
     let mut keep = u64::MAX;

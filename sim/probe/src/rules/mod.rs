@@ -7,6 +7,7 @@
 mod access;
 mod capture;
 mod context;
+mod graphmem;
 mod memory;
 mod pointer;
 mod pools;
@@ -21,7 +22,7 @@ use crate::rule::Rule;
 
 /// All rules, in the order of the tables.
 pub fn all() -> Vec<&'static Rule> {
-    let parts: [&'static [Rule]; 10] = [
+    let parts: [&'static [Rule]; 11] = [
         vmm::RULES,
         access::RULES,
         memory::RULES,
@@ -32,6 +33,7 @@ pub fn all() -> Vec<&'static Rule> {
         symbols::RULES,
         stream::RULES,
         capture::RULES,
+        graphmem::RULES,
     ];
     parts.iter().flat_map(|part| part.iter()).collect()
 }

@@ -36,7 +36,7 @@ fn an_imported_page_is_the_same_memory() {
     let (base, pages) = mapped(&here, 2);
     write(base + GRANULE, 41);
     let fd = here.export(pages[1]).expect("a page");
-    let page = there.import(fd.as_fd(), GRANULE).expect("a descriptor of a page");
+    let page = there.import(fd.as_fd(), GRANULE).expect("a descriptor of a page").page;
     drop(fd);
     let census = there.census();
     assert_eq!((census.pages, census.page_bytes), (0, 0), "the memory is the other's");
@@ -68,7 +68,7 @@ fn exported_memory_is_not_used_again_while_anyone_holds_it() {
     here.set_access(base, GRANULE, &[]).expect("mapped");
     write(base, 10);
     // The descriptor is enough to hold it, then a page, then a mapping.
-    let page = there.import(fd.as_fd(), GRANULE).expect("still there");
+    let page = there.import(fd.as_fd(), GRANULE).expect("still there").page;
     drop(fd);
     let at = there.reserve(GRANULE).expect("address space");
     there.map(at, GRANULE, page).expect("free");

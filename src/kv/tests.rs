@@ -1,0 +1,4 @@
+//! The cache against a naive model, with a device of token arrays that its tables are read by.
+
+mod model;
+mod rules;

@@ -1,0 +1,474 @@
+//! Random calls, held against a model in which each sequence has its own copy of all its tokens.
+//! A device of arrays is written and copied as the cache says; what is read back through the tables
+//! must be the model's tokens. A block that work still reads by the fences must not be written.
+
+use super::super::*;
+
+struct Rng(u64);
+
+impl Rng {
+    fn below(&mut self, most: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        ((self.0 >> 33) as usize) % most
+    }
+
+    fn chance(&mut self, percent: usize) -> bool {
+        self.below(100) < percent
+    }
+}
+
+struct Live {
+    seq: Seq,
+    tokens: Vec<i32>,
+    committed: usize,
+    /// Tokens at the front that may be gone.
+    trimmed: usize,
+}
+
+/// A copy that was made, and what was read for it.
+type Copied = (CopyJob, Vec<i32>);
+
+struct World {
+    rng: Rng,
+    cache: KvCache,
+    groups: Vec<Group>,
+    prefixes: bool,
+    /// Each group's blocks: their tokens, or all tokens of a state.
+    device: Vec<Vec<Vec<i32>>>,
+    /// The fence that the last reader of a block ends by.
+    busy: Vec<Vec<u64>>,
+    fence: u64,
+    passed: u64,
+    live: Vec<Live>,
+    copies: Vec<(Copies, Vec<Copied>)>,
+    refused: usize,
+    hits: usize,
+}
+
+fn geometry(content: Content, block_tokens: u32) -> Geometry {
+    let value_size = u32::from(matches!(content, Content::Attention { .. }));
+    let (element, order) = (Element::Bf16, Order::BlockOuter);
+    Geometry { layers: 1, heads: 1, key_size: 1, value_size, block_tokens, element, content, order }
+}
+
+impl World {
+    fn new(seed: u64) -> World {
+        let mut rng = Rng(seed);
+        let prefixes = rng.chance(70);
+        let per_block = 1 + rng.below(4) as u32;
+        let blocks = 3 + rng.below(40) as u32;
+        let count = 1 + rng.below(2);
+        let groups: Vec<Group> = (0..count)
+            .map(|at| {
+                let content = match rng.below(3) {
+                    _ if prefixes => Content::Attention { window: 0 },
+                    0 if at > 0 => Content::State { bytes: 8 },
+                    1 => Content::Attention { window: 1 + rng.below(7) as u32 },
+                    _ => Content::Latent,
+                };
+                let per_block = if prefixes { per_block } else { 1 + rng.below(4) as u32 };
+                Group { geometry: geometry(content, per_block), blocks }
+            })
+            .collect();
+        let config = Config {
+            groups: groups.clone(),
+            max_sequences: 1 + rng.below(12) as u32,
+            max_blocks: 2 + rng.below(20) as u32,
+            prefixes,
+            policy: [Policy::Lru, Policy::PriorityLru, Policy::SegmentedLru][rng.below(3)],
+            hashing: [Hashing::Xxh3, Hashing::Sha256, Hashing::Blake3([3; 32]), Hashing::Poor]
+                [rng.below(4)],
+            dedupe: rng.chance(50),
+            partial: rng.chance(50),
+            watermark: rng.below(3) as u32,
+            events: 16,
+        };
+        let cache = KvCache::new(config).expect("it makes sense");
+        let device = groups.iter().map(|g| vec![Vec::new(); g.blocks as usize]).collect();
+        let busy = groups.iter().map(|g| vec![0; g.blocks as usize]).collect();
+        World {
+            rng,
+            cache,
+            groups,
+            prefixes,
+            device,
+            busy,
+            fence: 0,
+            passed: 0,
+            live: Vec::new(),
+            copies: Vec::new(),
+            refused: 0,
+            hits: 0,
+        }
+    }
+
+    fn after(&mut self) -> u64 {
+        if self.rng.chance(50) {
+            return NO_FENCE;
+        }
+        self.fence += 1;
+        self.fence
+    }
+
+    fn blocks_of(&self, group: usize, seq: Seq) -> Vec<u32> {
+        let mut row = vec![-1; 64];
+        let delta = self.cache.row(group as u32, seq, &mut row, true).expect("it is there");
+        assert_eq!(delta.from, 0);
+        row.iter().map(|&block| block as u32).collect()
+    }
+
+    /// Runs a call that gives blocks of a sequence back behind `after`: work reads them until then.
+    fn giving_back<R>(&mut self, seq: Seq, after: u64, call: impl FnOnce(&KvCache) -> R) -> R {
+        let rows = |world: &World| -> Vec<Vec<u32>> {
+            let open = world.cache.len(seq).is_ok();
+            let of = |group| if open { world.blocks_of(group, seq) } else { Vec::new() };
+            (0..world.groups.len()).map(of).collect()
+        };
+        let before = rows(self);
+        let answer = call(&self.cache);
+        for (group, (before, now)) in before.iter().zip(rows(self)).enumerate() {
+            for &block in before.iter().filter(|block| **block != 0 && !now.contains(block)) {
+                let busy = &mut self.busy[group][block as usize];
+                *busy = (*busy).max(after);
+            }
+        }
+        answer
+    }
+
+    /// The device does the copies that the cache wants.
+    fn copy(&mut self) {
+        let mut jobs = Vec::new();
+        let Some(batch) = self.cache.take_copies(&mut jobs) else { return };
+        let mut read = Vec::new();
+        for job in jobs {
+            let group = job.group as usize;
+            assert!(self.busy[group][job.to as usize] <= self.passed, "{job:?} is read");
+            let mut what = self.device[group][job.from as usize].clone();
+            if job.tokens > 0 {
+                assert!(what.len() >= job.tokens as usize, "{job:?} of {what:?}");
+                what.truncate(job.tokens as usize);
+            }
+            self.device[group][job.to as usize] = what.clone();
+            read.push((job, what));
+        }
+        self.copies.push((batch, read));
+    }
+
+    fn acknowledge(&mut self) {
+        if self.copies.is_empty() {
+            return;
+        }
+        let at = self.rng.below(self.copies.len());
+        let (batch, read) = self.copies.swap_remove(at);
+        for (job, what) in read {
+            let now = &self.device[job.group as usize][job.from as usize];
+            assert!(now.starts_with(&what), "{job:?}: the source was written meanwhile");
+        }
+        self.cache.copied(batch, NO_FENCE).expect("it is outstanding");
+    }
+
+    /// Writes the tokens behind `from` where the tables say.
+    fn write(&mut self, at: usize, from: usize) {
+        let (seq, tokens) = (self.live[at].seq, self.live[at].tokens.clone());
+        for group in 0..self.groups.len() {
+            let geometry = self.groups[group].geometry;
+            let row = self.blocks_of(group, seq);
+            for (token, &value) in tokens.iter().enumerate().skip(from) {
+                let (block, place) = match geometry.is_state() {
+                    true => (row[0], token),
+                    false => {
+                        let per_block = geometry.block_tokens as usize;
+                        (row[token / per_block], token % per_block)
+                    }
+                };
+                assert_ne!(block, 0, "the null block is written");
+                assert!(self.busy[group][block as usize] <= self.passed, "block {block} is read");
+                let held = &mut self.device[group][block as usize];
+                held.truncate(place);
+                assert_eq!(held.len(), place, "token {token} of group {group}");
+                held.push(value);
+            }
+        }
+    }
+
+    /// What the device holds, read through each sequence's tables, is the model's.
+    fn verify(&mut self) {
+        self.cache.check().expect("the accounts");
+        for at in 0..self.live.len() {
+            let live = &self.live[at];
+            assert_eq!(self.cache.len(live.seq), Ok(live.tokens.len() as u32));
+            for group in 0..self.groups.len() {
+                let geometry = self.groups[group].geometry;
+                let per_block = geometry.block_tokens as usize;
+                let row = self.blocks_of(group, live.seq);
+                let device = &self.device[group];
+                if geometry.is_state() {
+                    if !live.tokens.is_empty() {
+                        assert_eq!(device[row[0] as usize], live.tokens);
+                    }
+                    continue;
+                }
+                for (token, value) in live.tokens.iter().enumerate() {
+                    let block = row[token / per_block] as usize;
+                    if block == 0 {
+                        assert!(token < live.trimmed, "token {token} is gone");
+                        continue;
+                    }
+                    assert_eq!(device[block][token % per_block], *value, "token {token}");
+                }
+                self.verify_exports(group, live);
+            }
+        }
+        let stats = self.cache.stats();
+        assert_eq!(stats.sequences as usize, self.live.len());
+        for group in stats.groups {
+            let Counts { total, used, free, cached, quarantined } = group.counts;
+            assert_eq!(1 + used + free + cached + quarantined, total);
+        }
+    }
+
+    fn verify_exports(&self, group: usize, live: &Live) {
+        if live.tokens.is_empty() || live.trimmed > 0 {
+            return;
+        }
+        let mut csr = Csr::default();
+        self.cache.csr(group as u32, &[live.seq], &mut csr).expect("it holds tokens");
+        let per_block = self.groups[group].geometry.block_tokens as usize;
+        let pages = csr.indices.len();
+        assert_eq!(csr.indptr, [0, pages as i32]);
+        let len = (pages - 1) * per_block + csr.last_page_len[0] as usize;
+        assert_eq!(len, live.tokens.len());
+        let mut slots = vec![0; live.tokens.len()];
+        self.cache.slots(group as u32, live.seq, 0, &mut slots).expect("all are there");
+        for (slot, (token, value)) in slots.iter().zip(live.tokens.iter().enumerate()) {
+            let block = csr.indices[token / per_block] as usize;
+            assert_eq!(*slot as usize, block * per_block + token % per_block);
+            assert_eq!(self.device[group][block][token % per_block], *value);
+        }
+    }
+
+    fn fresh(&mut self, most: usize) -> Vec<i32> {
+        let count = self.rng.below(most + 1);
+        (0..count).map(|_| self.rng.below(2) as i32).collect()
+    }
+
+    fn step(&mut self) {
+        let live = self.live.len();
+        let at = if live > 0 { self.rng.below(live) } else { 0 };
+        match self.rng.below(100) {
+            0..15 => self.open(),
+            _ if live == 0 => {}
+            15..46 => self.append(at),
+            46..60 => self.commit(at),
+            60..67 => self.rollback(at),
+            67..74 => self.fork(at),
+            74..79 => self.trim(at),
+            79..85 => self.acknowledge(),
+            85..90 => {
+                let now = self.fence.saturating_sub(self.rng.below(2) as u64);
+                self.passed = self.passed.max(now);
+                self.cache.pass(self.passed);
+            }
+            90..91 => self.cache.reset_prefixes(),
+            _ => self.free(at),
+        }
+        self.copy();
+    }
+
+    fn commit(&mut self, at: usize) {
+        let found = &mut self.live[at];
+        let to = found.committed + self.rng.below(found.tokens.len() - found.committed + 1);
+        found.committed = to;
+        let seq = found.seq;
+        let after = self.after();
+        let before: Vec<_> = (0..self.groups.len()).map(|g| self.blocks_of(g, seq)).collect();
+        self.giving_back(seq, after, |cache| cache.commit(seq, to as u32, after))
+            .expect("it grows");
+        for (group, before) in before.iter().enumerate() {
+            for (old, new) in before.iter().zip(self.blocks_of(group, seq)) {
+                let device = &self.device[group];
+                assert_eq!(device[*old as usize], device[new as usize], "a duplicate");
+            }
+        }
+    }
+
+    fn open(&mut self) {
+        let salt = self.rng.below(2) as u64;
+        let priority = self.rng.below(8) as u8;
+        let seq = match self.cache.open(Open { salt, priority }) {
+            Err(KvError::TooManySequences) => return self.refused += 1,
+            opened => opened.expect("the priority is one"),
+        };
+        let prompt = self.fresh(20);
+        let found = self.cache.find_prefix(seq, &prompt).expect("it is empty");
+        let tokens = prompt[..found.tokens as usize].to_vec();
+        assert!(self.prefixes || tokens.is_empty());
+        self.hits += tokens.len();
+        let committed = tokens.len();
+        self.live.push(Live { seq, tokens, committed, trimmed: 0 });
+        self.copy();
+        self.grow(self.live.len() - 1, &prompt[committed..]);
+    }
+
+    fn append(&mut self, at: usize) {
+        let tokens = self.fresh(6);
+        if self.rng.chance(20) {
+            let seq = self.live[at].seq;
+            let _ = self.cache.reserve(seq, self.rng.below(6) as u32);
+        }
+        self.grow(at, &tokens);
+    }
+
+    fn grow(&mut self, at: usize, tokens: &[i32]) {
+        let seq = self.live[at].seq;
+        let known = self.rng.chance(95);
+        let what = if known { Tokens::Known(tokens) } else { Tokens::Count(tokens.len() as u32) };
+        let before = self.cache.stats();
+        match self.cache.append(seq, what) {
+            Ok(()) => {
+                self.copy();
+                let from = self.live[at].tokens.len();
+                self.live[at].tokens.extend_from_slice(tokens);
+                self.write(at, from);
+            }
+            Err(KvError::NoBlocks(short)) => {
+                assert_eq!(self.cache.stats(), before, "a refused append changes nothing");
+                assert!(short.need > 0);
+                self.refused += 1;
+            }
+            Err(KvError::TooLong { blocks, most }) => {
+                assert_eq!(self.cache.stats(), before, "a refused append changes nothing");
+                assert!(blocks > most);
+            }
+            Err(other) => panic!("{other}"),
+        }
+    }
+
+    fn rollback(&mut self, at: usize) {
+        let count = self.rng.below(self.live[at].tokens.len() + 2);
+        let after = self.after();
+        let seq = self.live[at].seq;
+        let kept = self.live[at].tokens.len().checked_sub(count);
+        let done = self.giving_back(seq, after, |cache| cache.rollback(seq, count as u32, after));
+        match done {
+            Ok(()) => {
+                let kept = kept.expect("there were so many");
+                let found = &mut self.live[at];
+                found.tokens.truncate(kept);
+                found.committed = found.committed.min(kept);
+            }
+            Err(KvError::OutOfRange(_)) => {
+                assert!(kept.is_none() || self.live[at].trimmed > 0);
+            }
+            Err(KvError::Unsupported(_)) => {
+                assert!(self.groups.iter().any(|group| group.geometry.is_state()));
+            }
+            Err(other) => panic!("{other}"),
+        }
+    }
+
+    fn fork(&mut self, at: usize) {
+        let len = self.live[at].tokens.len();
+        let tokens = if self.rng.chance(50) { len } else { self.rng.below(len + 2) };
+        let mut out = vec![Seq::from_raw(0); self.rng.below(4)];
+        let before = self.cache.stats();
+        match self.cache.fork(self.live[at].seq, tokens as u32, &mut out) {
+            Ok(()) => {
+                for seq in out {
+                    let from = &self.live[at];
+                    let live = Live {
+                        seq,
+                        tokens: from.tokens[..tokens].to_vec(),
+                        committed: from.committed.min(tokens),
+                        trimmed: from.trimmed,
+                    };
+                    self.live.push(live);
+                }
+            }
+            Err(error) => {
+                assert_eq!(self.cache.stats(), before, "a refused fork changes nothing");
+                match error {
+                    KvError::OutOfRange(_) => assert!(tokens > len || self.live[at].trimmed > 0),
+                    KvError::TooManySequences | KvError::NoBlocks(_) => self.refused += 1,
+                    KvError::Unsupported(_) => assert!(tokens < len),
+                    other => panic!("{other}"),
+                }
+            }
+        }
+    }
+
+    fn trim(&mut self, at: usize) {
+        let keep = (!self.prefixes && self.rng.chance(30)).then(|| self.rng.below(10) as u32);
+        let after = self.after();
+        let seq = self.live[at].seq;
+        let done = self.giving_back(seq, after, |cache| cache.trim(seq, keep, after));
+        done.expect("nothing forbids it");
+        let least = self.groups.iter().filter_map(|group| match (keep, group.geometry.window()) {
+            (Some(keep), _) => Some(keep as usize),
+            (None, 0) => None,
+            (None, window) => Some(window as usize - 1),
+        });
+        if let Some(least) = least.min() {
+            let found = &mut self.live[at];
+            found.trimmed = found.trimmed.max(found.tokens.len().saturating_sub(least));
+        }
+    }
+
+    fn free(&mut self, at: usize) {
+        let after = self.after();
+        let gone = self.live.swap_remove(at);
+        self.giving_back(gone.seq, after, |cache| cache.free(&[gone.seq], after)).expect("open");
+        assert_eq!(self.cache.len(gone.seq), Err(KvError::Stale));
+    }
+
+    fn end(mut self) {
+        while !self.live.is_empty() {
+            self.free(0);
+        }
+        while !self.copies.is_empty() {
+            self.acknowledge();
+        }
+        self.cache.pass(u64::MAX);
+        self.verify();
+        for group in self.cache.stats().groups {
+            assert_eq!(group.counts.used + group.counts.quarantined, 0);
+        }
+        self.cache.reset_prefixes();
+        for group in self.cache.stats().groups {
+            assert_eq!(group.counts.free + 1, group.counts.total);
+        }
+        self.cache.check().expect("the accounts");
+        assert!(self.cache.into_leaks().is_empty());
+    }
+}
+
+/// `FOREBAY_SEED` replays one; `FOREBAY_STEPS` makes each longer.
+#[test]
+fn the_cache_agrees_with_a_naive_model() {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
+    let steps = number("FOREBAY_STEPS").unwrap_or(300);
+    let seeds = match number("FOREBAY_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 1..400,
+    };
+    let (mut refused, mut hits) = (0, 0);
+    for seed in seeds.clone() {
+        let run = std::panic::AssertUnwindSafe(|| {
+            let mut world = World::new(seed);
+            for _ in 0..steps {
+                world.step();
+                world.verify();
+            }
+            let counts = (world.refused, world.hits);
+            world.end();
+            counts
+        });
+        let counts = std::panic::catch_unwind(run).unwrap_or_else(|panic| {
+            eprintln!("FOREBAY_SEED={seed} FOREBAY_STEPS={steps} replays this");
+            std::panic::resume_unwind(panic)
+        });
+        refused += counts.0;
+        hits += counts.1;
+    }
+    assert!(seeds.count() == 1 || (refused > 1000 && hits > 1000), "{refused} {hits}");
+}

@@ -1,0 +1,522 @@
+//! Single rules of the cache, each by the smallest case that shows it.
+
+use super::super::*;
+
+const BT: usize = 4;
+
+fn config(blocks: u32) -> Config {
+    let geometry = Geometry {
+        layers: 2,
+        heads: 1,
+        key_size: 8,
+        value_size: 8,
+        block_tokens: BT as u32,
+        element: Element::F16,
+        content: Content::Attention { window: 0 },
+        order: Order::BlockOuter,
+    };
+    Config::new(geometry, blocks)
+}
+
+fn cache(blocks: u32) -> KvCache {
+    KvCache::new(config(blocks)).expect("it makes sense")
+}
+
+fn open(cache: &KvCache) -> Seq {
+    cache.open(Open::default()).expect("there is room")
+}
+
+/// A sequence of these tokens, all committed.
+fn filled(cache: &KvCache, tokens: &[i32]) -> Seq {
+    let seq = open(cache);
+    cache.append(seq, Tokens::Known(tokens)).expect("blocks");
+    cache.commit(seq, tokens.len() as u32, NO_FENCE).expect("they are there");
+    seq
+}
+
+fn counts(cache: &KvCache) -> (u32, u32, u32, u32) {
+    let Counts { used, free, cached, quarantined, .. } = cache.stats().groups[0].counts;
+    (used, free, cached, quarantined)
+}
+
+fn row(cache: &KvCache, seq: Seq) -> Vec<i32> {
+    let mut row = vec![0; 16];
+    cache.row(0, seq, &mut row, true).expect("it is open");
+    row.into_iter().take_while(|&block| block != 0).collect()
+}
+
+fn numbers(range: std::ops::Range<i32>) -> Vec<i32> {
+    range.collect()
+}
+
+#[test]
+fn an_ended_sequence_is_stale_everywhere() {
+    let cache = cache(8);
+    let seq = filled(&cache, &[1, 2, 3]);
+    cache.free(&[seq], NO_FENCE).expect("open");
+    let again = open(&cache);
+    assert_ne!(seq, again);
+    for gone in [seq, Seq::from_raw(0), Seq::from_raw(u64::MAX)] {
+        assert_eq!(cache.len(gone), Err(KvError::Stale));
+        assert_eq!(cache.append(gone, Tokens::Count(1)), Err(KvError::Stale));
+        assert_eq!(cache.reserve(gone, 1), Err(KvError::Stale));
+        assert_eq!(cache.commit(gone, 0, NO_FENCE), Err(KvError::Stale));
+        assert_eq!(cache.rollback(gone, 0, NO_FENCE), Err(KvError::Stale));
+        assert_eq!(cache.trim(gone, None, NO_FENCE), Err(KvError::Stale));
+        assert_eq!(cache.fork(gone, 0, &mut [again]), Err(KvError::Stale));
+        assert_eq!(cache.free(&[again, gone], NO_FENCE), Err(KvError::Stale));
+        assert_eq!(cache.find_prefix(gone, &[1]).err(), Some(KvError::Stale));
+        assert_eq!(cache.row(0, gone, &mut [0; 4], true), Err(KvError::Stale));
+    }
+    assert_eq!(cache.len(again), Ok(0), "the other one was not freed");
+    assert!(matches!(cache.free(&[again, again], NO_FENCE), Err(KvError::OutOfRange(_))));
+    assert_eq!(cache.len(again), Ok(0));
+}
+
+#[test]
+fn numbers_that_are_not_there_are_refused() {
+    let cache = cache(8);
+    let seq = filled(&cache, &numbers(0..6));
+    let refused = |answer: Result<()>| assert!(matches!(answer, Err(KvError::OutOfRange(_))));
+    let mut out = [Seq::from_raw(0); 2];
+    refused(cache.fork(seq, 7, &mut out));
+    refused(cache.rollback(seq, 7, NO_FENCE));
+    refused(cache.commit(seq, 7, NO_FENCE));
+    refused(cache.commit(seq, 5, NO_FENCE));
+    refused(cache.slots(0, seq, 5, &mut [0; 2]));
+    refused(cache.slots(1, seq, 0, &mut [0; 1]));
+    refused(cache.csr(1, &[seq], &mut Csr::default()));
+    refused(cache.csr(0, &[open(&cache)], &mut Csr::default()));
+    refused(cache.row(0, seq, &mut [0; 1], true).map(drop));
+    refused(cache.row(3, seq, &mut [0; 9], true).map(drop));
+    refused(cache.copied(Copies::from_raw(9), NO_FENCE));
+    refused(cache.open(Open { salt: 0, priority: 8 }).map(drop));
+    assert!(matches!(cache.find_prefix(seq, &[1]), Err(KvError::Unsupported(_))));
+    assert!(matches!(cache.trim(seq, Some(1), NO_FENCE), Err(KvError::Unsupported(_))));
+    cache.check().expect("the accounts");
+}
+
+#[test]
+fn configurations_without_sense_are_refused() {
+    let refused = |change: fn(&mut Config)| {
+        let mut config = config(8);
+        change(&mut config);
+        assert!(matches!(KvCache::new(config), Err(KvError::Config(_))));
+    };
+    refused(|config| config.groups.clear());
+    refused(|config| config.groups[0].blocks = 1);
+    refused(|config| config.groups[0].blocks = u32::MAX);
+    refused(|config| config.max_sequences = 0);
+    refused(|config| config.max_blocks = 0);
+    refused(|config| config.groups[0].geometry.content = Content::Attention { window: 8 });
+    refused(|config| {
+        config.groups.push(config.groups[0]);
+        config.groups[1].geometry.block_tokens = 8;
+    });
+}
+
+#[test]
+fn too_few_blocks_are_an_answer_and_change_nothing() {
+    let cache = cache(4);
+    let seq = filled(&cache, &numbers(0..9));
+    let other = open(&cache);
+    let before = cache.stats();
+    let short = Shortage { group: 0, need: 1, free: 0, evictable: 0, quarantined: 0 };
+    assert_eq!(cache.append(other, Tokens::Count(1)), Err(KvError::NoBlocks(short)));
+    let batch = [(seq, 3), (other, 1), (seq, 1)];
+    let batch = batch.map(|(seq, count)| Append { seq, tokens: Tokens::Count(count) });
+    let (done, error) = cache.append_all(&batch);
+    assert_eq!((done, error), (1, Err(KvError::NoBlocks(short))));
+    assert_eq!(cache.len(seq), Ok(12));
+    assert_eq!(cache.stats().groups, before.groups);
+    cache.free(&[seq], 5).expect("open");
+    let short = Shortage { quarantined: 3, ..short };
+    assert_eq!(cache.append(other, Tokens::Count(1)), Err(KvError::NoBlocks(short)));
+    cache.pass(5);
+    cache.append(other, Tokens::Count(1)).expect("the fence has passed");
+}
+
+#[test]
+fn all_groups_get_blocks_or_none() {
+    let mut config = config(8);
+    config.groups.push(Group { blocks: 3, ..config.groups[0] });
+    let cache = KvCache::new(config).expect("it makes sense");
+    let seq = open(&cache);
+    let before = cache.stats();
+    let refused = cache.append(seq, Tokens::Count(9)).expect_err("the second has two");
+    assert!(matches!(refused, KvError::NoBlocks(Shortage { group: 1, need: 3, free: 2, .. })));
+    assert_eq!(cache.stats(), before);
+}
+
+#[test]
+fn a_sequence_grows_to_its_limit_and_no_further() {
+    let mut config = config(64);
+    config.max_blocks = 2;
+    let cache = KvCache::new(config).expect("it makes sense");
+    let seq = filled(&cache, &numbers(0..8));
+    let refused = cache.append(seq, Tokens::Count(1));
+    assert_eq!(refused, Err(KvError::TooLong { blocks: 3, most: 2 }));
+    assert!(matches!(cache.append(seq, Tokens::Count(u32::MAX)), Err(KvError::OutOfRange(_))));
+    let long = open(&cache);
+    assert_eq!(cache.find_prefix(long, &numbers(0..12)).expect("empty").tokens, 8);
+}
+
+#[test]
+fn first_tokens_leave_the_watermark_to_others() {
+    let mut config = config(6);
+    config.watermark = 2;
+    let cache = KvCache::new(config).expect("it makes sense");
+    let running = filled(&cache, &numbers(0..12));
+    let waiting = open(&cache);
+    assert!(matches!(cache.append(waiting, Tokens::Count(1)), Err(KvError::NoBlocks(_))));
+    cache.append(running, Tokens::Count(8)).expect("it runs already");
+}
+
+#[test]
+fn a_prefix_is_shared_and_its_tail_copied() {
+    let cache = cache(16);
+    let first = filled(&cache, &numbers(0..12));
+    let second = open(&cache);
+    let prompt = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 99, 98];
+    let found = cache.find_prefix(second, &prompt).expect("empty");
+    assert_eq!(found, Match { tokens: 10, shared: 8 });
+    assert_eq!(row(&cache, second)[..2], row(&cache, first)[..2]);
+    let mut jobs = Vec::new();
+    let batch = cache.take_copies(&mut jobs).expect("one");
+    let (from, to) = (row(&cache, first)[2] as u32, row(&cache, second)[2] as u32);
+    assert_eq!(jobs, [CopyJob { group: 0, from, to, tokens: 2 }]);
+    // Both ends stay while the copy may run, whatever becomes of the sequences.
+    cache.free(&[first, second], NO_FENCE).expect("open");
+    cache.check().expect("the accounts");
+    assert_eq!(counts(&cache).0, 4, "the ends, and what the source continues");
+    cache.copied(batch, NO_FENCE).expect("outstanding");
+    assert_eq!(counts(&cache), (0, 12, 3, 0));
+}
+
+#[test]
+fn tenants_share_nothing() {
+    let cache = cache(16);
+    filled(&cache, &numbers(0..8));
+    let other = cache.open(Open { salt: 1, priority: 0 }).expect("room");
+    assert_eq!(cache.find_prefix(other, &numbers(0..8)), Ok(Match::default()));
+}
+
+#[test]
+fn a_fork_costs_no_block_until_it_writes() {
+    let cache = cache(8);
+    let seq = filled(&cache, &numbers(0..6));
+    let mut forks = [Seq::from_raw(0); 2];
+    cache.fork(seq, 6, &mut forks).expect("room");
+    assert_eq!(counts(&cache).0, 2);
+    cache.append(seq, Tokens::Known(&[7])).expect("a block");
+    cache.append(forks[0], Tokens::Known(&[8])).expect("a block");
+    cache.append(forks[1], Tokens::Known(&[9])).expect("no block: nobody else holds it");
+    let mut jobs = Vec::new();
+    let batch = cache.take_copies(&mut jobs).expect("copies");
+    // The copies hold the old tail as well, so the last fork has to copy too.
+    assert_eq!(jobs.len(), 3);
+    assert!(jobs.iter().all(|job| job.tokens == 2));
+    cache.copied(batch, NO_FENCE).expect("outstanding");
+    assert_eq!(counts(&cache).0, 4);
+    cache.check().expect("the accounts");
+}
+
+#[test]
+fn what_somebody_else_still_reads_is_not_written() {
+    let cache = cache(8);
+    let seq = filled(&cache, &numbers(0..6));
+    let mut fork = [Seq::from_raw(0)];
+    cache.fork(seq, 5, &mut fork).expect("room");
+    cache.free(&[seq], 9).expect("open");
+    let before = row(&cache, fork[0]);
+    cache.append(fork[0], Tokens::Known(&[50])).expect("a block");
+    let after = row(&cache, fork[0]);
+    assert_eq!(before[0], after[0]);
+    assert_ne!(before[1], after[1], "work up to fence 9 may read the sixth token there");
+}
+
+#[test]
+fn what_continues_a_prefix_goes_first() {
+    for policy in [Policy::Lru, Policy::PriorityLru, Policy::SegmentedLru] {
+        let mut config = config(8);
+        config.policy = policy;
+        let cache = KvCache::new(config).expect("it makes sense");
+        let seq = filled(&cache, &numbers(0..28));
+        cache.free(&[seq], NO_FENCE).expect("open");
+        assert_eq!(counts(&cache), (0, 0, 7, 0));
+        let other = open(&cache);
+        cache.append(other, Tokens::Count(8)).expect("two are given up");
+        let again = open(&cache);
+        assert_eq!(cache.find_prefix(again, &numbers(0..28)).expect("empty").tokens, 20);
+        cache.check().expect("the accounts");
+    }
+}
+
+#[test]
+fn the_longest_unused_prefix_goes_first() {
+    let cache = cache(4);
+    for start in [0, 100, 200] {
+        let seq = filled(&cache, &numbers(start..start + 4));
+        cache.free(&[seq], NO_FENCE).expect("open");
+    }
+    let used = open(&cache);
+    assert_eq!(cache.find_prefix(used, &numbers(0..4)).expect("empty").tokens, 4);
+    cache.free(&[used], NO_FENCE).expect("open");
+    let other = open(&cache);
+    cache.append(other, Tokens::Count(1)).expect("one is given up");
+    let found = [0, 100, 200].map(|start| {
+        let seq = open(&cache);
+        cache.find_prefix(seq, &numbers(start..start + 4)).expect("empty").tokens
+    });
+    assert_eq!(found, [4, 0, 4]);
+}
+
+#[test]
+fn low_priorities_go_first() {
+    let mut config = config(4);
+    config.policy = Policy::PriorityLru;
+    let cache = KvCache::new(config).expect("it makes sense");
+    for (start, priority) in [(0, 5), (100, 1), (200, 5)] {
+        let seq = cache.open(Open { salt: 0, priority }).expect("room");
+        cache.append(seq, Tokens::Known(&numbers(start..start + 4))).expect("blocks");
+        cache.commit(seq, 4, NO_FENCE).expect("there");
+        cache.free(&[seq], NO_FENCE).expect("open");
+    }
+    cache.append(open(&cache), Tokens::Count(1)).expect("one is given up");
+    let found = [0, 100, 200].map(|start| {
+        let seq = open(&cache);
+        cache.find_prefix(seq, &numbers(start..start + 4)).expect("empty").tokens
+    });
+    assert_eq!(found, [4, 0, 4]);
+}
+
+#[test]
+fn prefixes_that_were_hit_outlive_a_scan() {
+    let mut config = config(11);
+    config.policy = Policy::SegmentedLru;
+    let cache = KvCache::new(config).expect("it makes sense");
+    let hot = filled(&cache, &numbers(0..4));
+    let again = open(&cache);
+    cache.find_prefix(again, &numbers(0..4)).expect("empty");
+    cache.free(&[hot, again], NO_FENCE).expect("open");
+    for start in 1..40 {
+        let once = filled(&cache, &numbers(start * 100..start * 100 + 4));
+        cache.free(&[once], NO_FENCE).expect("open");
+    }
+    let seq = open(&cache);
+    assert_eq!(cache.find_prefix(seq, &numbers(0..4)).expect("empty").tokens, 4);
+}
+
+#[test]
+fn equal_blocks_become_one_when_committed() {
+    let cache = cache(16);
+    let first = open(&cache);
+    let second = open(&cache);
+    for seq in [first, second] {
+        cache.append(seq, Tokens::Known(&numbers(0..9))).expect("blocks");
+    }
+    let mut known = vec![0; 4];
+    cache.row(0, second, &mut known, true).expect("open");
+    cache.commit_all(&[(first, 9), (second, 9)], 3).expect("there");
+    assert_eq!(counts(&cache), (4, 9, 0, 2), "the duplicates wait for the fence");
+    let delta = cache.row(0, second, &mut known, false).expect("open");
+    assert_eq!(delta, Delta { from: 0, to: 3 });
+    assert_eq!(known[..2], row(&cache, first)[..2]);
+    assert_eq!(known[..3], row(&cache, second)[..]);
+}
+
+#[test]
+fn deltas_tell_what_changed_and_no_more() {
+    let mut config = config(16);
+    config.dedupe = false;
+    let cache = KvCache::new(config).expect("it makes sense");
+    let seq = open(&cache);
+    let mut row = vec![77; 6];
+    assert_eq!(cache.row(0, seq, &mut row, true), Ok(Delta { from: 0, to: 6 }));
+    assert_eq!(row, [0; 6]);
+    let mut step = |cache: &KvCache, delta: (u32, u32)| {
+        let (from, to) = delta;
+        assert_eq!(cache.row(0, seq, &mut row, false), Ok(Delta { from, to }));
+        let mut whole = vec![55; 6];
+        assert_eq!(cache.row(0, seq, &mut whole, true), Ok(Delta { from: 0, to: 6 }));
+        assert_eq!(row, whole);
+    };
+    cache.append(seq, Tokens::Count(9)).expect("blocks");
+    step(&cache, (0, 3));
+    cache.append(seq, Tokens::Count(3)).expect("no block");
+    step(&cache, (3, 3));
+    cache.append(seq, Tokens::Count(1)).expect("a block");
+    step(&cache, (3, 4));
+    cache.rollback(seq, 7, NO_FENCE).expect("there");
+    step(&cache, (2, 4));
+    let mut fork = [Seq::from_raw(0)];
+    cache.fork(seq, 6, &mut fork).expect("room");
+    cache.append(seq, Tokens::Count(1)).expect("a copy");
+    step(&cache, (1, 2));
+}
+
+#[test]
+fn several_rows_lie_in_one_array() {
+    let cache = cache(16);
+    let seqs = [filled(&cache, &[1]), filled(&cache, &numbers(9..15))];
+    let mut array = vec![0; 8];
+    let mut deltas = Vec::new();
+    cache.rows(0, &seqs, &mut array, 4, &mut deltas).expect("they fit");
+    assert_eq!(array, [1, 0, 0, 0, 2, 3, 0, 0]);
+    assert_eq!(deltas, [Delta { from: 0, to: 1 }, Delta { from: 0, to: 2 }]);
+    assert!(cache.rows(0, &seqs, &mut array, 5, &mut deltas).is_err());
+    let mut csr = Csr::default();
+    cache.csr(0, &seqs, &mut csr).expect("they hold tokens");
+    assert_eq!(csr.indptr, [0, 1, 3]);
+    assert_eq!(csr.indices, [1, 2, 3]);
+    assert_eq!(csr.last_page_len, [1, 2]);
+    let mut slots = [0; 3];
+    cache.slots(0, seqs[1], 3, &mut slots).expect("they are there");
+    assert_eq!(slots, [11, 12, 13]);
+}
+
+#[test]
+fn blocks_behind_a_window_go_back() {
+    let mut config = config(16);
+    config.prefixes = false;
+    config.groups[0].geometry.content = Content::Attention { window: 6 };
+    let cache = KvCache::new(config).expect("it makes sense");
+    let seq = open(&cache);
+    cache.append(seq, Tokens::Count(13)).expect("blocks");
+    cache.trim(seq, None, NO_FENCE).expect("open");
+    // The fourteenth token sees tokens 8 to 13: the first two blocks are seen by none.
+    assert_eq!(counts(&cache).0, 2);
+    let mut row = [9; 5];
+    cache.row(0, seq, &mut row, true).expect("open");
+    assert_eq!(row[..2], [0, 0]);
+    assert!(cache.slots(0, seq, 7, &mut [0]).is_err());
+    cache.slots(0, seq, 8, &mut [0; 5]).expect("they are there");
+    let mut fork = [Seq::from_raw(0)];
+    assert!(cache.fork(seq, 12, &mut fork).is_err(), "its next token sees tokens that are gone");
+    cache.fork(seq, 13, &mut fork).expect("all is there");
+    assert!(cache.rollback(seq, 1, NO_FENCE).is_err());
+    cache.check().expect("the accounts");
+}
+
+#[test]
+fn events_tell_what_can_be_hit() {
+    let mut config = config(4);
+    (config.events, config.hashing) = (8, Hashing::Sha256);
+    let cache = KvCache::new(config).expect("it makes sense");
+    let seq = filled(&cache, &numbers(0..8));
+    let root = Hashing::Sha256.root(0);
+    let first = Hashing::Sha256.link(&root, &numbers(0..4));
+    let second = Hashing::Sha256.link(&first, &numbers(4..8));
+    let mut events = Vec::new();
+    assert_eq!(cache.take_events(9, &mut events), 0);
+    let stored = |block, digest| Event::Stored { group: 0, block, digest };
+    assert_eq!(events, [stored(1, first), stored(2, second)]);
+    cache.free(&[seq], NO_FENCE).expect("open");
+    cache.append(open(&cache), Tokens::Count(5)).expect("one is given up");
+    cache.reset_prefixes();
+    events.clear();
+    cache.take_events(9, &mut events);
+    let removed = Event::Removed { group: 0, block: 2, digest: second };
+    assert_eq!(events, [removed, Event::Cleared { group: 0 }]);
+}
+
+#[test]
+fn the_raw_level_holds_registers_and_finds() {
+    let cache = cache(6);
+    let digest = |n: u8| [n; 32];
+    let mut ids = [0; 3];
+    cache.take_blocks(0, &mut ids).expect("blocks");
+    assert_eq!(ids, [1, 2, 3]);
+    cache.register_blocks(0, &[(1, digest(1)), (2, digest(2))]).expect("held");
+    assert!(cache.register_blocks(0, &[(1, digest(3))]).is_err(), "it has a hash");
+    cache.release_blocks(0, &[3, 2, 1], NO_FENCE).expect("held");
+    assert!(cache.release_blocks(0, &[3], NO_FENCE).is_err(), "nobody holds it");
+    assert!(cache.hold_blocks(0, &[1]).is_err(), "it is to be found again");
+    assert_eq!(counts(&cache), (0, 3, 2, 0));
+    let mut found = [0; 3];
+    let sought = [digest(1), digest(9), digest(2)];
+    assert_eq!(cache.find_blocks(0, &sought, &mut found), Ok(1));
+    assert_eq!(found[0], 1);
+    cache.hold_blocks(0, &[1, 0]).expect("held");
+    assert!(cache.release_blocks(0, &[1, 1, 1], NO_FENCE).is_err(), "held twice");
+    cache.release_blocks(0, &[1, 1, 0], NO_FENCE).expect("held twice");
+    let mut all = [0; 5];
+    cache.take_blocks(0, &mut all).expect("all prefixes are given up");
+    assert!(matches!(cache.take_blocks(0, &mut [0]), Err(KvError::NoBlocks(_))));
+    assert_eq!(cache.find_blocks(0, &[digest(1)], &mut found), Ok(0));
+    assert!(cache.take_blocks(1, &mut [0]).is_err());
+    assert!(cache.hold_blocks(0, &[6]).is_err());
+    cache.check().expect("the accounts");
+    assert_eq!(cache.into_leaks().raw_references, 5);
+}
+
+#[test]
+fn the_raw_level_and_sequences_keep_apart() {
+    let cache = cache(8);
+    let seq = filled(&cache, &numbers(0..4));
+    let block = row(&cache, seq)[0] as u32;
+    assert!(cache.hold_blocks(0, &[block]).is_err());
+    assert!(cache.release_blocks(0, &[block], NO_FENCE).is_err());
+    assert!(cache.register_blocks(0, &[(block, [1; 32])]).is_err());
+    assert_eq!(cache.evict_blocks(0, &[block]), Ok(1), "it is only made unknown");
+    assert_eq!(cache.find_prefix(open(&cache), &numbers(0..4)).expect("empty").tokens, 0);
+    cache.append(seq, Tokens::Known(&numbers(4..8))).expect("a block");
+    cache.commit(seq, 8, NO_FENCE).expect("there");
+    cache.check().expect("what continues an unknown block is not registered");
+}
+
+#[test]
+fn the_end_names_what_is_left() {
+    let cache = cache(8);
+    let seq = filled(&cache, &numbers(0..6));
+    let mut fork = [Seq::from_raw(0)];
+    cache.fork(seq, 6, &mut fork).expect("room");
+    cache.append(fork[0], Tokens::Count(2)).expect("a copy");
+    let leaks = cache.into_leaks();
+    assert_eq!(leaks.sequences, [(seq, 6), (fork[0], 8)]);
+    assert_eq!((leaks.copies, leaks.raw_references), (1, 0));
+    assert!(!leaks.is_empty());
+}
+
+#[test]
+fn readers_of_the_figures_see_one_moment() {
+    let cache = cache(64);
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let mut seen = 0;
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                let (used, free, cached, quarantined) = counts(&cache);
+                assert_eq!(1 + used + free + cached + quarantined, 64);
+                seen += 1;
+            }
+            seen
+        });
+        for turn in 0..20_000 {
+            let seq = filled(&cache, &numbers(turn..turn + 30));
+            cache.free(&[seq], turn as u64 + 1).expect("open");
+            cache.pass(turn as u64 + 1);
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(reader.join().expect("no reading failed") > 0);
+    });
+}
+
+#[test]
+fn a_prefix_of_low_priority_goes_after_what_continues_it_all_the_same() {
+    let mut config = config(4);
+    config.policy = Policy::PriorityLru;
+    let cache = KvCache::new(config).expect("it makes sense");
+    let [low, high] = [1, 6].map(|priority| {
+        let seq = cache.open(Open { salt: 0, priority }).expect("room");
+        cache.append(seq, Tokens::Known(&numbers(0..4))).expect("a block");
+        seq
+    });
+    cache.commit_all(&[(low, 4), (high, 4)], NO_FENCE).expect("there");
+    cache.append(high, Tokens::Known(&numbers(4..8))).expect("a block");
+    cache.commit(high, 8, NO_FENCE).expect("there");
+    cache.free(&[high, low], NO_FENCE).expect("open");
+    cache.append(open(&cache), Tokens::Count(8)).expect("one is given up");
+    cache.check().expect("the accounts");
+    assert_eq!(cache.find_prefix(open(&cache), &numbers(0..8)).expect("empty").tokens, 4);
+}

@@ -1,0 +1,150 @@
+//! Group `torch`: PyTorch itself, its CUDA wheel unmodified, on the simulated driver and runtime.
+//!
+//! Owns the wheel's pin, what stands in for NVIDIA's other libraries ([`stubs`]), and the runs of
+//! `tests/torch/test_*.py`, each file a process. A run passes when its tests do and the simulated
+//! driver has seen no misuse. What is fetched and made goes below `target`; where the package index
+//! cannot be reached, the group is one skipped check.
+
+mod stubs;
+
+use super::library::compiler;
+use super::runtime::{Staged, stage_runtime};
+use super::{Options, matrix};
+use crate::report::Tally;
+use crate::{Outcome, proc, tools};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+const REQUIREMENTS: &str = include_str!("../../../tests/torch/requirements.txt");
+/// The C++ part of `forebay.torch`, as the Python package carries it.
+const COMPANION: &str = "bindings/torch/companion.cpp";
+/// No file of tests takes longer.
+const LIMIT: Duration = Duration::from_secs(180);
+
+/// What a run needs.
+struct Site {
+    /// The wheel, installed.
+    packages: PathBuf,
+    /// Stand-ins for NVIDIA's libraries.
+    stubs: PathBuf,
+    staged: Staged,
+    preload: PathBuf,
+}
+
+/// Runs the group.
+pub fn run(_options: Options) -> Tally {
+    let mut tally = Tally::default();
+    if !cfg!(target_arch = "x86_64") {
+        tally.skip("torch", "its pins are for x86-64");
+        return tally;
+    }
+    let packages = proc::target_dir().join("torch").join("site");
+    // Its modules are compiled as they are imported: most never are.
+    let fetched = tools::install_pinned_with(&packages, REQUIREMENTS, &["--no-compile"], || Ok(()));
+    if let Err(why) = fetched {
+        // No fault of anyone's here if the index is not there at all.
+        match tools::index_answers() {
+            Ok(()) => tally.check("torch::fetch", Err(why)),
+            Err(why) => {
+                tally.skip("torch", &format!("the package index cannot be reached: {why}"));
+            }
+        }
+        return tally;
+    }
+    match stage(packages) {
+        Ok(site) => files(&site, &mut tally),
+        Err(why) => tally.check("torch::stage", Err(why)),
+    }
+    tally
+}
+
+fn stage(packages: PathBuf) -> Outcome<Site> {
+    let staged = stage_runtime()?;
+    let stubs = proc::target_dir().join("torch").join("stubs");
+    stubs::make(&packages.join("torch").join("lib"), REQUIREMENTS, &stubs)?;
+    let preload = matrix::stage()?;
+    companion(&preload)?;
+    Ok(Site { packages, stubs, staged, preload })
+}
+
+/// Compiles the C++ part beside the library, where the Python package looks for it.
+fn companion(library: &Path) -> Outcome<()> {
+    let mut cxx = compiler("CXX", "c++");
+    cxx.args([
+        "-std=c++17",
+        "-Wall",
+        "-Wextra",
+        "-Wpedantic",
+        "-Werror",
+        "-O2",
+        "-fPIC",
+        "-shared",
+    ]);
+    cxx.args(["-fvisibility=hidden", "-Iinclude", "-o"]);
+    cxx.arg(library.with_file_name("libforebay_torch.so")).arg(COMPANION);
+    proc::capture(cxx.args(["-Wl,-z,nodelete", "-ldl"])).map(drop)
+}
+
+/// Runs each file of tests.
+fn files(site: &Site, tally: &mut Tally) {
+    let all: Vec<PathBuf> = proc::files("tests/torch", &["py"])
+        .into_iter()
+        .filter(|p| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with("test_")))
+        .collect();
+    if all.is_empty() {
+        return tally.check("torch::files", Err("tests/torch has no tests".to_owned()));
+    }
+    for file in all {
+        let name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let report = proc::target_dir().join("torch").join(format!("{name}.json"));
+        let _missing = std::fs::remove_file(&report);
+        let mut seen = Tally::default();
+        let mut python = python(site, &report);
+        python.arg(&file);
+        let end = proc::stream(&mut python, Some(LIMIT), |line| seen.add_unittest_line(line));
+        let told = seen.failed > 0;
+        let some = seen.passed > 0;
+        *tally += seen;
+        let ended = match end {
+            Ok(proc::End::Success) if some => misuse(&report),
+            Ok(_) if told => continue,
+            Ok(end) => Err(format!("its tests ended as {end:?}, without a count")),
+            Err(why) => Err(why),
+        };
+        tally.check(&format!("torch::{name}_ends_well"), ended);
+    }
+}
+
+/// Python with the wheel, on the simulated machine, the package from its sources.
+fn python(site: &Site, report: &Path) -> Command {
+    let mut python = proc::program("python3");
+    let join = |dirs: &[&Path]| std::env::join_paths(dirs).unwrap_or_default();
+    let root = proc::root();
+    python
+        .env_remove("FOREBAY_BACKEND")
+        .env("PYTHONPATH", join(&[&site.packages, &root.join("bindings/python")]))
+        .env("LD_LIBRARY_PATH", join(&[&site.stubs, &site.staged.folder]))
+        .env("FOREBAY_LIBRARY", site.preload.with_file_name("libforebay.so.0"))
+        .env("TEST_PRELOAD_LIBRARY", &site.preload)
+        .env("FOREBAY_HEADROOM", "0")
+        .env("FOREBAY_SIM_VERSION", "13000")
+        .env("FOREBAY_SIM_MEMORY", "1GiB")
+        .env("FOREBAY_SIM_REPORT", report);
+    python
+}
+
+/// The simulated driver saw none. A file that only starts other programs has no report: what those
+/// misuse is on their standard error, which the file looks at.
+fn misuse(report: &Path) -> Outcome<()> {
+    if !report.exists() {
+        return Ok(());
+    }
+    let text = std::fs::read_to_string(report).map_err(|e| format!("{}: {e}", report.display()))?;
+    let read: serde_json::Value = serde_json::from_str(&text).map_err(|e| e.to_string())?;
+    match read["misuse"].as_array() {
+        Some(all) if all.is_empty() => Ok(()),
+        Some(all) => Err(format!("{} misuses, the first: {}", all.len(), all[0])),
+        None => Err(format!("{}: no list of misuse", report.display())),
+    }
+}
