@@ -21,6 +21,7 @@ use super::random::Random;
 use super::restart;
 use super::solve::{Options, Progress};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The least time between two reports of progress.
@@ -323,29 +324,33 @@ fn work<'p>(
         shares[i % threads].push(searcher);
     }
     let shared = watch.shared;
-    let mut done: Vec<Searcher> = std::thread::scope(|scope| {
-        let mut own = shares.swap_remove(0);
-        let others: Vec<_> = shares
-            .into_iter()
-            .map(|mut share| {
-                scope.spawn(move || {
-                    let mut watch = Watch { shared, report: None, reported: shared.began };
-                    take_turns(&mut share, &mut watch);
-                    share
-                })
-            })
-            .collect();
-        take_turns(&mut own, &mut watch);
-        for other in others {
-            match other.join() {
-                Ok(share) => own.extend(share),
-                Err(panic) => std::panic::resume_unwind(panic),
+    let shares: Vec<Mutex<Vec<Searcher>>> = shares.into_iter().map(Mutex::new).collect();
+    std::thread::scope(|scope| {
+        for share in &shares[1..] {
+            let work = move || {
+                let mut watch = Watch { shared, report: None, reported: shared.began };
+                take_turns(&mut lock(share), &mut watch);
+            };
+            // Where no more threads can be had, the share is left to this one, below.
+            if std::thread::Builder::new().spawn_scoped(scope, work).is_err() {
+                break;
             }
         }
-        own
+        take_turns(&mut lock(&shares[0]), &mut watch);
     });
+    let mut done = Vec::new();
+    for share in shares {
+        let mut share = share.into_inner().unwrap_or_else(PoisonError::into_inner);
+        take_turns(&mut share, &mut watch);
+        done.extend(share);
+    }
     done.sort_by_key(|searcher| searcher.number);
     done
+}
+
+/// A share's searchers. A panic in another thread ends the call, so none is seen half done.
+fn lock<T>(share: &Mutex<T>) -> MutexGuard<'_, T> {
+    share.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The one with the least effort goes on, until all have ended.
