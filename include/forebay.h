@@ -1745,7 +1745,8 @@ void forebay_torch_record_stream(void *ptr, forebay_stream_t stream);
  * private pool, whose memory serves nothing else until it is released as often as it was begun.
  * No fence is recorded until it ends.
  *
- * @param filter called with `ctx` and a stream, with no lock of ours held.
+ * @param filter called with `ctx` and the stream of each allocation, until it takes that stream.
+ * It must not call Forebay.
  * @return FOREBAY_ERROR_INVALID_ARGUMENT without a filter; else as forebay_capture_begin().
  *
  * Thread-safe.

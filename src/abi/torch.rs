@@ -227,8 +227,8 @@ pub extern "C" fn forebay_torch_record_stream(ptr: *mut c_void, stream: StreamT)
 /// private pool, whose memory serves nothing else until it is released as often as it was begun.
 /// No fence is recorded until it ends.
 ///
-/// @param filter called with `ctx` and a stream, whenever a stream is seen for the first time. It
-/// must not call Forebay.
+/// @param filter called with `ctx` and the stream of each allocation, until it takes that stream.
+/// It must not call Forebay.
 /// @return FOREBAY_ERROR_INVALID_ARGUMENT without a filter; else as forebay_capture_begin().
 ///
 /// Thread-safe.
