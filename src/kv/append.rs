@@ -58,8 +58,9 @@ impl KvCache {
         })
     }
 
-    /// Takes the blocks for `tokens` more tokens without using them: the appends that follow cannot
-    /// be refused for want of blocks up to there. Refused as [`KvCache::append`].
+    /// Takes the blocks for `tokens` more tokens without using them, and a copy of a shared tail:
+    /// unless the sequence is forked before, the appends that follow cannot be refused for want of
+    /// blocks up to there. Refused as [`KvCache::append`].
     pub fn reserve(&self, seq: Seq, tokens: u32) -> Result<()> {
         self.with(|core| core.reserve(seq, tokens))
     }
@@ -73,10 +74,11 @@ impl Core {
         if count == 0 {
             return Ok(());
         }
-        self.make_room(seq, count, true)?;
+        self.make_room(seq, count)?;
         let keep = self.config.prefixes;
         let found = self.sequences.get_mut(seq)?;
         found.len = len + count;
+        found.begun = true;
         match tokens {
             Tokens::Count(_) => found.hashed = false,
             Tokens::Known(tokens) if keep && found.hashed => {
@@ -100,16 +102,19 @@ impl Core {
 
     fn reserve(&mut self, seq: Seq, tokens: u32) -> Result<()> {
         self.sequences.get(seq)?;
-        self.make_room(seq, tokens, false)
+        if tokens == 0 {
+            return Ok(());
+        }
+        self.make_room(seq, tokens)
     }
 
-    /// Gives a sequence blocks for `count` tokens more in all groups, or in none. `write`: its tail
-    /// is going to be written, so it must be its own.
+    /// Gives a sequence blocks for `count` tokens more in all groups, or in none, and a tail that
+    /// is its own.
     #[inline]
-    fn make_room(&mut self, seq: Seq, count: u32, write: bool) -> Result<()> {
+    fn make_room(&mut self, seq: Seq, count: u32) -> Result<()> {
         let most = self.config.max_blocks;
         let found = self.sequences.get(seq)?;
-        let spare = if found.len == 0 { self.config.watermark } else { 0 };
+        let spare = if found.begun { 0 } else { self.config.watermark };
         let end = found.len.checked_add(count).ok_or(TOO_MANY)?;
         for (at, blocks) in self.groups.iter().enumerate() {
             let geometry = &self.config.groups[at].geometry;
@@ -118,13 +123,13 @@ impl Core {
                 return Err(KvError::TooLong { blocks: total, most });
             }
             let new = total.saturating_sub(found.tables[at].blocks.len() as u32);
-            let copied = write && self.shared_tail(found, at) != NONE;
+            let copied = self.shared_tail(found, at) != NONE;
             blocks.require(new + u32::from(copied), spare)?;
         }
         for at in 0..self.groups.len() {
             let total = self.config.groups[at].geometry.blocks_for(end) as usize;
             let found = self.sequences.get(seq)?;
-            if write && self.shared_tail(found, at) != NONE {
+            if self.shared_tail(found, at) != NONE {
                 self.own_tail(seq, at)?;
             }
             let found = self.sequences.get_mut(seq)?;
@@ -159,7 +164,7 @@ impl Core {
         table.blocks[index as usize] = to;
         table.changed = table.changed.min(index);
         // The sequence's reference to the old block becomes the copy's; the new one gets another.
-        blocks.hold(to);
+        blocks.hold_target(to);
         let mut held = vec![from];
         if self.config.prefixes {
             blocks.copy_tokens(from, to, tokens as usize);

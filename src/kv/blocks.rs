@@ -9,6 +9,7 @@
 //! block is itself nobody's. Eviction walks to a leaf; it calls nothing and never nests.
 //! Not for sharing between threads. Cost: some stores a block and call.
 
+use super::NO_FENCE;
 use super::error::{KvError, Result, Shortage};
 use super::events::{Event, Events};
 use super::evict::{Policy, Queue};
@@ -67,6 +68,10 @@ pub(super) struct Block {
     pub salt: u64,
     /// The latest fence that anybody freed it behind.
     pub fence: u64,
+    /// References of copies that are made into it, and the latest fence that one ends by: nobody
+    /// but its holder reads it on their account.
+    pub copying: u32,
+    pub copied: u64,
 }
 
 impl Block {
@@ -87,6 +92,8 @@ impl Block {
             newer: NONE,
             salt: 0,
             fence: 0,
+            copying: 0,
+            copied: 0,
         }
     }
 }
@@ -253,6 +260,28 @@ impl Blocks {
         }
     }
 
+    /// One reference more, of somebody who was given what the block holds.
+    pub(super) fn reuse(&mut self, id: u32, priority: u8) {
+        self.hold(id);
+        let block = &mut self.all[id as usize];
+        block.hit = true;
+        block.priority = block.priority.max(priority);
+    }
+
+    /// One reference more, of a copy that is made into the block.
+    pub(super) fn hold_target(&mut self, id: u32) {
+        self.hold(id);
+        self.all[id as usize].copying += 1;
+    }
+
+    /// A copy into the block is made by fence `after`.
+    pub(super) fn release_target(&mut self, id: u32, after: u64) {
+        let block = &mut self.all[id as usize];
+        block.copying -= 1;
+        block.copied = block.copied.max(after);
+        self.release(id, NO_FENCE);
+    }
+
     /// One reference less, behind fence `after` (0: none). The last one frees the block, once all
     /// fences that it was freed behind have passed; a registered one stays as a prefix.
     #[inline]
@@ -261,10 +290,11 @@ impl Blocks {
         debug_assert!(block.refs > 0 && block.state == State::Used, "block {id}: {block:?}");
         block.refs -= 1;
         block.fence = block.fence.max(after);
-        let (fence, parent) = (block.fence, block.parent);
         if block.refs > 0 {
             return;
         }
+        block.fence = block.fence.max(std::mem::take(&mut block.copied));
+        let (fence, parent) = (block.fence, block.parent);
         self.used -= 1;
         if fence > self.passed {
             if parent != NONE {
@@ -314,7 +344,8 @@ impl Blocks {
     #[inline]
     pub(super) fn is_shared(&self, id: u32) -> bool {
         let block = &self.all[id as usize];
-        block.refs > 1 || block.known != Known::No || block.fence > self.passed
+        let others = block.refs - block.copying > 1;
+        others || block.known != Known::No || block.fence > self.passed
     }
 
     /// Whether it can be hit by its tokens.

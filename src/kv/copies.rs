@@ -72,7 +72,8 @@ impl Pending {
 
 impl KvCache {
     /// Moves the copies that are needed to `out`, in the order in which they must be made: before
-    /// the work that reads or writes their targets. `None`: there are none.
+    /// the work that reads or writes their targets, and, for states, before the work that writes
+    /// their sources (a state that was forked goes on in its block). `None`: there are none.
     pub fn take_copies(&self, out: &mut Vec<CopyJob>) -> Option<Copies> {
         self.with(|core| {
             let pending = &mut core.pending;
@@ -103,7 +104,7 @@ impl Core {
         };
         for Held { job, from } in batch {
             let blocks = &mut self.groups[job.group as usize];
-            blocks.release(job.to, after);
+            blocks.release_target(job.to, after);
             from.into_iter().for_each(|block| blocks.release(block, after));
         }
         Ok(())

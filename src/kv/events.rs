@@ -3,6 +3,7 @@
 //! Promises that events come in order and that what did not fit is counted: the oldest are dropped.
 //! Not for sharing between threads.
 
+use super::error::{KvError, Result};
 use super::hash::Digest;
 use std::collections::VecDeque;
 
@@ -44,8 +45,10 @@ pub(super) struct Events {
 
 impl Events {
     /// A ring of at most `most` events; 0: none are kept, and none counted as dropped.
-    pub(super) fn new(most: usize) -> Events {
-        Events { ring: VecDeque::with_capacity(most), most, dropped: 0 }
+    pub(super) fn new(most: usize) -> Result<Events> {
+        let mut ring = VecDeque::new();
+        ring.try_reserve_exact(most).map_err(|_| KvError::NoMemory)?;
+        Ok(Events { ring, most, dropped: 0 })
     }
 
     #[inline]
@@ -74,7 +77,7 @@ mod tests {
 
     #[test]
     fn the_oldest_are_dropped_and_counted() {
-        let mut events = Events::new(3);
+        let mut events = Events::new(3).expect("memory");
         (0..5).for_each(|group| events.push(Event::Cleared { group }));
         let mut out = Vec::new();
         assert_eq!(events.take(2, &mut out), 2);

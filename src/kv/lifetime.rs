@@ -8,7 +8,7 @@ use super::blocks::NULL;
 use super::copies::CopyJob;
 use super::error::{KvError, Result};
 use super::geometry::Geometry;
-use super::sequence::{Open, Seq};
+use super::sequence::{Open, Seq, distinct};
 use super::{Core, Fence, KvCache};
 
 impl KvCache {
@@ -128,7 +128,7 @@ impl Core {
                 let state = blocks.take(priority, &mut self.events);
                 table.blocks.push(state);
                 // The copy holds both, besides their sequences.
-                blocks.hold(state);
+                blocks.hold_target(state);
                 blocks.hold(from);
                 let job = CopyJob { group: at as u32, from, to: state, tokens: 0 };
                 self.pending.push(job, vec![from]);
@@ -173,19 +173,8 @@ impl Core {
     }
 
     fn free(&mut self, seqs: &[Seq], after: Fence) -> Result<()> {
-        for (at, &seq) in seqs.iter().enumerate() {
-            self.sequences.get(seq)?;
-            if at > 0 && seqs.len() <= 32 && seqs[..at].contains(&seq) {
-                return Err(TWICE);
-            }
-        }
-        if seqs.len() > 32 {
-            let mut sorted: Vec<u64> = seqs.iter().map(|seq| seq.raw()).collect();
-            sorted.sort_unstable();
-            if sorted.windows(2).any(|pair| pair[0] == pair[1]) {
-                return Err(TWICE);
-            }
-        }
+        seqs.iter().try_for_each(|&seq| self.sequences.get(seq).map(drop))?;
+        distinct(seqs.iter().copied())?;
         for &seq in seqs {
             let found = self.sequences.get_mut(seq)?;
             for (table, blocks) in found.tables.iter_mut().zip(&mut self.groups) {
@@ -208,4 +197,3 @@ fn reaches(geometry: &Geometry, trimmed: u32, len: u32) -> bool {
 
 const TRIMMED: KvError = KvError::OutOfRange("tokens that are needed there were trimmed");
 const NOT_THERE: KvError = KvError::OutOfRange("the sequence does not have so many tokens");
-const TWICE: KvError = KvError::OutOfRange("a sequence is named twice");

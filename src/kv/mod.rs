@@ -13,7 +13,7 @@
 //!   says how many it did. [`KvError::NoBlocks`] is ordinary flow control.
 //! - There is no pin: a hit belongs to its sequence at once, and goes with it.
 //! - A block is handed out only when the fences of all who freed it have passed
-//!   ([`KvCache::pass`]); a block that somebody else may read is never written: a writer gets a
+//!   ([`KvCache::pass`]); a block of tokens that another may read is never written: a writer gets a
 //!   copy (copy on write), told as a [`CopyJob`] whose both ends are held until
 //!   [`KvCache::copied`].
 //! - Prefixes are compared token by token, never by hash alone. The prefix that continues another
@@ -109,7 +109,7 @@ pub struct Config {
     pub dedupe: bool,
     /// Whether the first tokens of a block that differs later are reused, by a copy.
     pub partial: bool,
-    /// Blocks of each group that a sequence's first tokens must leave to the others.
+    /// Blocks of each group that a sequence's first append must leave to the others.
     pub watermark: u32,
     /// Events that are kept until they are taken; 0: none.
     pub events: usize,
@@ -193,7 +193,7 @@ impl KvCache {
             sequences: Sequences::new(config.max_sequences, config.groups.len()),
             groups: groups?,
             pending: Pending::default(),
-            events: Events::new(config.events),
+            events: Events::new(config.events)?,
             hits: 0,
             misses: 0,
             config,

@@ -8,7 +8,7 @@ use super::blocks::{Blocks, Link, NONE};
 use super::copies::CopyJob;
 use super::error::{KvError, Result};
 use super::hash::Digest;
-use super::sequence::{Seq, Sequence};
+use super::sequence::{Seq, Sequence, distinct};
 use super::{Core, Fence, KvCache};
 
 /// Blocks that continue one prefix and are looked at for a common beginning.
@@ -40,12 +40,14 @@ impl KvCache {
         self.with(|core| core.commit(seq, tokens, after))
     }
 
-    /// As [`KvCache::commit`] for several sequences under one lock, all or none.
+    /// As [`KvCache::commit`] for several sequences under one lock, all or none. Refused also when
+    /// one is named twice.
     pub fn commit_all(&self, batch: &[(Seq, u32)], after: Fence) -> Result<()> {
         self.with(|core| {
             for &(seq, tokens) in batch {
                 core.may_commit(seq, tokens)?;
             }
+            distinct(batch.iter().map(|&(seq, _)| seq))?;
             batch.iter().try_for_each(|&(seq, tokens)| core.commit(seq, tokens, after))
         })
     }
@@ -120,12 +122,11 @@ impl Core {
             let blocks = &mut self.groups[at];
             let found = self.sequences.get_mut(seq)?;
             let table = &mut found.tables[at].blocks;
-            blocks.hold(from);
-            blocks.all[from as usize].hit = true;
+            blocks.reuse(from, found.priority);
             table.iter().for_each(|&block| blocks.hold(block));
             let held: Vec<u32> = std::iter::once(from).chain(table.iter().rev().copied()).collect();
             let to = blocks.take(found.priority, &mut self.events);
-            blocks.hold(to);
+            blocks.hold_target(to);
             blocks.copy_tokens(from, to, same);
             table.push(to);
             let job = CopyJob { group: at as u32, from, to, tokens: same as u32 };
@@ -172,7 +173,7 @@ impl Core {
                     None => blocks.register(block, (parent, found.salt), digest, &mut self.events),
                     // Who shares the block by a fork would be left with one whose parent it lacks.
                     Some(other) if self.config.dedupe && blocks.all[block as usize].refs == 1 => {
-                        blocks.hold(other);
+                        blocks.reuse(other, found.priority);
                         blocks.release(block, after);
                         table.blocks[at] = other;
                         table.changed = table.changed.min(at as u32);
@@ -196,10 +197,7 @@ fn attach(groups: &mut [Blocks], found: &mut Sequence, digest: &Digest, tokens: 
     for (blocks, table) in groups.iter_mut().zip(&mut found.tables) {
         let parent = table.blocks.last().copied().unwrap_or(NONE);
         let Some(block) = blocks.find(Link { parent, salt, tokens, digest }) else { break };
-        blocks.hold(block);
-        blocks.all[block as usize].hit = true;
-        let priority = &mut blocks.all[block as usize].priority;
-        *priority = (*priority).max(found.priority);
+        blocks.reuse(block, found.priority);
         table.blocks.push(block);
         count += 1;
     }

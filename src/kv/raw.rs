@@ -6,7 +6,6 @@
 
 use super::blocks::{Blocks, Known, NULL, State};
 use super::error::{KvError, Result};
-use super::events::Event;
 use super::hash::Digest;
 use super::{Core, Fence, KvCache};
 
@@ -38,8 +37,8 @@ impl KvCache {
         })
     }
 
-    /// One reference less to each block, in this order, behind `after`: of blocks that become
-    /// reusable the first named are given up first. Null blocks are passed over. Errors as
+    /// One reference less to each block, in this order, behind `after`: of registered blocks that
+    /// become reusable the first named are given up first. Null blocks are passed over. Errors as
     /// [`KvCache::hold_blocks`], also for a block that is named more often than it is held.
     pub fn release_blocks(&self, group: u32, ids: &[u32], after: Fence) -> Result<()> {
         self.with(|core| {
@@ -57,12 +56,12 @@ impl KvCache {
         self.with(|core| {
             let Core { groups, events, .. } = core;
             let blocks = groups.get_mut(group as usize).ok_or(NO_GROUP)?;
-            for (at, &(id, _)) in pairs.iter().enumerate() {
-                check(blocks, &[id])?;
-                let twice = pairs[..at].iter().any(|&(other, _)| other == id);
-                if id == NULL || twice || blocks.all[id as usize].known != Known::No {
-                    return Err(KvError::OutOfRange("the block is registered already, or null"));
-                }
+            let mut ids: Vec<u32> = pairs.iter().map(|&(id, _)| id).collect();
+            check(blocks, &ids)?;
+            ids.sort_unstable();
+            let known = |id: u32| id == NULL || blocks.all[id as usize].known != Known::No;
+            if ids.windows(2).any(|pair| pair[0] == pair[1]) || ids.iter().any(|&id| known(id)) {
+                return Err(KvError::OutOfRange("the block is registered already, or null"));
             }
             for &(id, digest) in pairs {
                 blocks.register_raw(id, digest, events);
@@ -101,17 +100,6 @@ impl KvCache {
             let count = |&&id: &&u32| known(blocks, id) && blocks.give_up(id, events);
             Ok(ids.iter().filter(count).count())
         })
-    }
-
-    /// Takes the events of blocks that were given up or forgotten, as [`KvCache::take_events`].
-    pub fn take_evicted(&self, out: &mut Vec<(u32, Digest)>) -> u64 {
-        let mut events = Vec::new();
-        let dropped = self.take_events(usize::MAX, &mut events);
-        out.extend(events.iter().filter_map(|event| match *event {
-            Event::Removed { block, digest, .. } => Some((block, digest)),
-            _ => None,
-        }));
-        dropped
     }
 }
 

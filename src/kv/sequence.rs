@@ -58,6 +58,8 @@ pub(super) struct Sequence {
     pub committed: u32,
     /// Full blocks at the front that were looked at for registration.
     pub sealed: u32,
+    /// Whether anything was appended yet; what a hit brings is not.
+    pub begun: bool,
     /// Whether all its tokens are known and its blocks hang together in the index so far.
     pub hashed: bool,
     pub salt: u64,
@@ -102,7 +104,7 @@ impl Sequences {
         let found = &mut self.slots[slot];
         // Generations are odd while open, so that 0 is no handle.
         found.generation = found.generation.wrapping_add(1) | 1;
-        (found.open, found.hashed) = (true, hashed);
+        (found.open, found.begun, found.hashed) = (true, false, hashed);
         (found.len, found.committed, found.sealed) = (0, 0, 0);
         (found.salt, found.priority) = (open.salt, open.priority);
         for table in &mut found.tables {
@@ -145,4 +147,21 @@ impl Sequences {
         let open = self.slots.iter().enumerate().filter(|(_, found)| found.open);
         open.map(|(slot, found)| (Seq::new(found.generation, slot), found))
     }
+}
+
+/// `Ok` if no sequence is named twice. Cost: a sort where there are many.
+pub(super) fn distinct(seqs: impl ExactSizeIterator<Item = Seq> + Clone) -> Result<()> {
+    const FEW: usize = 16;
+    let twice = if seqs.len() <= FEW {
+        let mut rest = seqs.clone();
+        seqs.into_iter().any(|seq| {
+            rest.next();
+            rest.clone().any(|other| other == seq)
+        })
+    } else {
+        let mut sorted: Vec<u64> = seqs.map(Seq::raw).collect();
+        sorted.sort_unstable();
+        sorted.windows(2).any(|pair| pair[0] == pair[1])
+    };
+    if twice { Err(KvError::OutOfRange("a sequence is named twice")) } else { Ok(()) }
 }

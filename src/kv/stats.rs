@@ -84,7 +84,8 @@ impl Board {
 }
 
 impl KvCache {
-    /// The figures of one moment. Takes no lock; never waits for a call of others to end.
+    /// The figures of one moment. Takes no lock: waits for the stores at the end of a call of
+    /// others, not for the call.
     pub fn stats(&self) -> Stats {
         let words = self.board.read();
         let groups = words[HEAD..].chunks_exact(WORDS).map(|group| {

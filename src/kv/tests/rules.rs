@@ -106,6 +106,8 @@ fn configurations_without_sense_are_refused() {
     refused(|config| config.groups.clear());
     refused(|config| config.groups[0].blocks = 1);
     refused(|config| config.groups[0].blocks = u32::MAX);
+    let endless = Config { events: usize::MAX, ..config(8) };
+    assert_eq!(KvCache::new(endless).err(), Some(KvError::NoMemory));
     refused(|config| config.max_sequences = 0);
     refused(|config| config.max_blocks = 0);
     refused(|config| config.groups[0].geometry.content = Content::Attention { window: 8 });
@@ -169,6 +171,9 @@ fn first_tokens_leave_the_watermark_to_others() {
     let running = filled(&cache, &numbers(0..12));
     let waiting = open(&cache);
     assert!(matches!(cache.append(waiting, Tokens::Count(1)), Err(KvError::NoBlocks(_))));
+    let hit = open(&cache);
+    assert_eq!(cache.find_prefix(hit, &numbers(0..4)).expect("empty").tokens, 4);
+    assert!(matches!(cache.append(hit, Tokens::Count(1)), Err(KvError::NoBlocks(_))));
     cache.append(running, Tokens::Count(8)).expect("it runs already");
 }
 
@@ -576,4 +581,69 @@ fn at_most_four_fifths_are_protected() {
     };
     assert!(!there(0), "the ninth of eleven blocks that were hit is not protected");
     assert!(there(5000) && there(100));
+}
+
+#[test]
+fn a_tail_is_copied_once() {
+    let cache = cache(16);
+    filled(&cache, &numbers(0..12));
+    let seq = open(&cache);
+    let prompt = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 99];
+    assert_eq!(cache.find_prefix(seq, &prompt).expect("empty").tokens, 10);
+    let mut jobs = Vec::new();
+    let batch = cache.take_copies(&mut jobs).expect("the beginning of the third block");
+    let whole = row(&cache, seq);
+    cache.append(seq, Tokens::Known(&[99])).expect("it fits");
+    cache.copied(batch, 7).expect("outstanding");
+    cache.append(seq, Tokens::Known(&[98])).expect("it fits");
+    assert_eq!(row(&cache, seq), whole, "the copy is the sequence's own from the beginning");
+    assert!(cache.take_copies(&mut jobs).is_none());
+    cache.rollback(seq, 12, NO_FENCE).expect("there");
+    assert_eq!(counts(&cache).3, 1, "the copy into it ends by the seventh fence");
+    cache.pass(7);
+    assert_eq!(counts(&cache).3, 0);
+    cache.check().expect("the accounts");
+}
+
+#[test]
+fn what_is_reserved_is_there() {
+    let cache = cache(4);
+    let first = filled(&cache, &[1, 2]);
+    let mut fork = [Seq::from_raw(0)];
+    cache.fork(first, 2, &mut fork).expect("room");
+    cache.reserve(fork[0], 4).expect("a copy of the tail, and a block");
+    assert!(matches!(cache.append(open(&cache), Tokens::Count(4)), Err(KvError::NoBlocks(_))));
+    cache.append(fork[0], Tokens::Count(4)).expect("reserved");
+}
+
+#[test]
+fn a_batch_names_each_sequence_once() {
+    let cache = cache(8);
+    let seqs: Vec<Seq> = (0..20).map(|_| open(&cache)).collect();
+    cache.append(seqs[0], Tokens::Known(&numbers(0..8))).expect("blocks");
+    let twice = [(seqs[0], 8), (seqs[1], 0), (seqs[0], 8)];
+    assert!(matches!(cache.commit_all(&twice, NO_FENCE), Err(KvError::OutOfRange(_))));
+    assert_eq!(cache.find_prefix(seqs[2], &numbers(0..8)), Ok(Match::default()));
+    let many = [&seqs[3..], &seqs[9..10]].concat();
+    assert!(matches!(cache.free(&many, NO_FENCE), Err(KvError::OutOfRange(_))));
+    cache.free(&seqs, NO_FENCE).expect("all are open");
+}
+
+#[test]
+fn a_duplicate_hands_its_priority_on() {
+    let config = Config { policy: Policy::PriorityLru, ..config(4) };
+    let cache = KvCache::new(config).expect("it makes sense");
+    let prefix = |start: i32, priorities: &[u8]| {
+        let open = |&priority: &u8| cache.open(Open { salt: 0, priority }).expect("room");
+        let seqs: Vec<Seq> = priorities.iter().map(open).collect();
+        for &seq in &seqs {
+            cache.append(seq, Tokens::Known(&numbers(start..start + 4))).expect("a block");
+        }
+        seqs.iter().for_each(|&seq| cache.commit(seq, 4, NO_FENCE).expect("there"));
+        cache.free(&seqs, NO_FENCE).expect("open");
+    };
+    prefix(0, &[0, 7]);
+    prefix(100, &[1]);
+    cache.append(open(&cache), Tokens::Count(8)).expect("one is given up");
+    assert_eq!(cache.find_prefix(open(&cache), &numbers(0..4)).expect("empty").tokens, 4);
 }
