@@ -378,8 +378,8 @@ typedef struct forebay_plan_options {
    */
   uint64_t effort;
   /**
-   * Time that all may take, in ms; 0: no limit. With one, the plan depends on the machine's
-   * speed.
+   * Time that all may take, in ms, besides the effort; 0: no limit. With one, the plan depends
+   * on the machine's speed.
    */
   uint64_t time_ms;
   /**
@@ -400,8 +400,9 @@ typedef struct forebay_plan_options {
    */
   uint32_t flags;
   /**
-   * Called every 50 ms or so on the calling thread; 0 ends the search as a spent budget does.
-   * NULL: nothing is called.
+   * Called on the calling thread, every 50 ms or so, later while one packing of very many buffers
+   * is made; 0 ends the search as a spent budget does, and nothing is called any more. NULL:
+   * nothing is called.
    */
   int32_t (*progress)(void *ctx, const struct forebay_plan_progress *progress);
   /**
@@ -1135,9 +1136,8 @@ forebay_status forebay_plan_destroy(forebay_plan_t plan);
 /**
  * Reads a plan's figures.
  *
- * @param info its struct_size is set by the caller.
- * @return FOREBAY_ERROR_INVALID_ARGUMENT for NULL, another struct_size, or a handle that names
- * none.
+ * @param info its struct_size is set by the caller; longer structures are zero-filled.
+ * @return FOREBAY_ERROR_INVALID_ARGUMENT for NULL, no struct_size, or a handle that names none.
  *
  * Thread-safe.
  *

@@ -64,8 +64,8 @@ pub struct PlanOptions {
     pub seed: u64,
     /// Effort that each searcher may take, about a microsecond's work each; UINT64_MAX: no limit.
     pub effort: u64,
-    /// Time that all may take, in ms; 0: no limit. With one, the plan depends on the machine's
-    /// speed.
+    /// Time that all may take, in ms, besides the effort; 0: no limit. With one, the plan depends
+    /// on the machine's speed.
     pub time_ms: u64,
     /// Searchers with random choices of their own, 1 to 256. The plan depends on it.
     pub searchers: u32,
@@ -76,8 +76,9 @@ pub struct PlanOptions {
     pub racing: u32,
     /// 0.
     pub flags: u32,
-    /// Called every 50 ms or so on the calling thread; 0 ends the search as a spent budget does.
-    /// NULL: nothing is called.
+    /// Called on the calling thread, every 50 ms or so, later while one packing of very many buffers
+    /// is made; 0 ends the search as a spent budget does, and nothing is called any more. NULL:
+    /// nothing is called.
     pub progress:
         Option<unsafe extern "C" fn(ctx: *mut c_void, progress: *const PlanProgress) -> i32>,
     /// Handed to progress.
@@ -112,22 +113,8 @@ pub struct PlanInfo {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_plan_options_init(options: *mut PlanOptions) -> Status {
     guarded(|| {
-        let defaults = Options::default();
-        let value = PlanOptions {
-            struct_size: size_of::<PlanOptions>(),
-            capacity: 0,
-            seed: defaults.seed,
-            effort: defaults.effort,
-            time_ms: 0,
-            searchers: defaults.searchers,
-            threads: defaults.threads,
-            racing: 0,
-            flags: 0,
-            progress: None,
-            progress_ctx: std::ptr::null_mut(),
-        };
         // SAFETY: as the caller promised.
-        unsafe { put(options, value, "the options") }
+        unsafe { put(options, default_options(), "the options") }
     })
 }
 
@@ -157,7 +144,7 @@ pub unsafe extern "C" fn forebay_plan_create(
             put(plan, std::ptr::null_mut(), "the plan")?;
             let buffers = list(buffers, count, "the buffers")?;
             let buffers: Vec<Buffer> = buffers.iter().map(read_buffer).collect();
-            put(plan, solve(&buffers, options.as_ref())?, "the plan")
+            put(plan, solve(&buffers, read_options(options)?)?, "the plan")
         }
     })
 }
@@ -191,7 +178,7 @@ pub unsafe extern "C" fn forebay_plan_create_from_file(
                 Error::new(Status::InvalidArgument, format!("the path is no UTF-8: {error}"))
             })?;
             let instance = csv::read_file(std::path::Path::new(path))?;
-            put(plan, solve(&instance.buffers, options.as_ref())?, "the plan")
+            put(plan, solve(&instance.buffers, read_options(options)?)?, "the plan")
         }
     })
 }
@@ -208,9 +195,8 @@ pub extern "C" fn forebay_plan_destroy(plan: PlanT) -> Status {
 
 /// Reads a plan's figures.
 ///
-/// @param info its struct_size is set by the caller.
-/// @return FOREBAY_ERROR_INVALID_ARGUMENT for NULL, another struct_size, or a handle that names
-/// none.
+/// @param info its struct_size is set by the caller; longer structures are zero-filled.
+/// @return FOREBAY_ERROR_INVALID_ARGUMENT for NULL, no struct_size, or a handle that names none.
 ///
 /// Thread-safe.
 ///
@@ -223,18 +209,27 @@ pub unsafe extern "C" fn forebay_plan_get_info(plan: PlanT, info: *mut PlanInfo)
             return Err(null("the info"));
         }
         // SAFETY: not null, and valid as the caller promised.
-        check_size("forebay_plan_info", unsafe { (*info).struct_size }, size_of::<PlanInfo>())?;
+        let size = unsafe { (*info).struct_size };
+        check_size("forebay_plan_info", size)?;
         let plan = handles::get(plan as u64)?;
         let value = PlanInfo {
-            struct_size: size_of::<PlanInfo>(),
+            struct_size: size,
             buffers: plan.buffers().len() as u64,
             height: plan.height(),
             bound: plan.bound(),
             gap: plan.gap(),
             alignment: plan.alignment(),
         };
-        // SAFETY: as above.
-        unsafe { put(info, value, "the info") }
+        let ours = size_of::<PlanInfo>();
+        // SAFETY: `size` bytes are the caller's; `value` has `ours`.
+        unsafe {
+            let to = info.cast::<u8>();
+            std::ptr::copy_nonoverlapping((&raw const value).cast(), to, size.min(ours));
+            if size > ours {
+                to.add(ours).write_bytes(0, size - ours);
+            }
+        }
+        Ok(())
     })
 }
 
@@ -352,7 +347,7 @@ pub unsafe extern "C" fn forebay_plan_load(
         unsafe {
             put(plan, std::ptr::null_mut(), "the plan")?;
             let loaded = Planned::from_bytes(list(bytes.cast::<u8>(), count, "the bytes")?)?;
-            put(plan, handles::keep(loaded) as PlanT, "the plan")
+            put(plan, handles::keep(loaded)? as PlanT, "the plan")
         }
     })
 }
@@ -376,12 +371,51 @@ unsafe fn list<'a, T>(from: *const T, count: usize, what: &str) -> Result<&'a [T
     Ok(unsafe { std::slice::from_raw_parts(from, count) })
 }
 
-fn check_size(name: &str, size: usize, ours: usize) -> Result<()> {
-    if size >= ours {
+fn check_size(name: &str, size: usize) -> Result<()> {
+    if (size_of::<usize>() + size_of::<u64>()..=1 << 16).contains(&size) {
         return Ok(());
     }
-    let text = format!("struct_size is {size}, less than {ours}: set it to sizeof({name})");
+    let text = format!("struct_size is {size}: set it to sizeof({name}) before the call");
     Err(Error::new(Status::InvalidArgument, text))
+}
+
+/// The options as far as the caller knows them, the defaults for the rest. `None` for null.
+///
+/// # Safety
+/// `options` is null or valid for reads of its struct_size.
+unsafe fn read_options(options: *const PlanOptions) -> Result<Option<PlanOptions>> {
+    if options.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: not null; the size is its first word.
+    let size = unsafe { (&raw const (*options).struct_size).read() };
+    check_size("forebay_plan_options", size)?;
+    let mut value = default_options();
+    let ours = size_of::<PlanOptions>();
+    // SAFETY: `size` bytes can be read; any bytes are numbers, or a function or null as the caller
+    // of the C function promised.
+    unsafe {
+        let to = (&raw mut value).cast::<u8>();
+        std::ptr::copy_nonoverlapping(options.cast::<u8>(), to, size.min(ours));
+    }
+    Ok(Some(value))
+}
+
+fn default_options() -> PlanOptions {
+    let defaults = Options::default();
+    PlanOptions {
+        struct_size: size_of::<PlanOptions>(),
+        capacity: 0,
+        seed: defaults.seed,
+        effort: defaults.effort,
+        time_ms: 0,
+        searchers: defaults.searchers,
+        threads: defaults.threads,
+        racing: 0,
+        flags: 0,
+        progress: None,
+        progress_ctx: std::ptr::null_mut(),
+    }
 }
 
 fn read_buffer(b: &PlanBuffer) -> Buffer {
@@ -396,11 +430,10 @@ fn read_buffer(b: &PlanBuffer) -> Buffer {
 }
 
 /// Plans and keeps the plan.
-fn solve(buffers: &[Buffer], options: Option<&PlanOptions>) -> Result<PlanT> {
+fn solve(buffers: &[Buffer], options: Option<PlanOptions>) -> Result<PlanT> {
     let Some(o) = options else {
-        return Ok(handles::keep(plan::solve(buffers, &Options::default())?) as PlanT);
+        return Ok(handles::keep(plan::solve(buffers, &Options::default())?)? as PlanT);
     };
-    check_size("forebay_plan_options", o.struct_size, size_of::<PlanOptions>())?;
     if o.flags != 0 || o.racing > 1 {
         let text = format!("flags {:#x} or racing {} are unknown; use 0", o.flags, o.racing);
         return Err(Error::new(Status::InvalidArgument, text));
@@ -416,7 +449,7 @@ fn solve(buffers: &[Buffer], options: Option<&PlanOptions>) -> Result<PlanT> {
         stop: None,
     };
     let Some(progress) = o.progress else {
-        return Ok(handles::keep(plan::solve(buffers, &asked)?) as PlanT);
+        return Ok(handles::keep(plan::solve(buffers, &asked)?)? as PlanT);
     };
     let mut report = |state: &Progress| {
         let value = PlanProgress {
@@ -430,5 +463,5 @@ fn solve(buffers: &[Buffer], options: Option<&PlanOptions>) -> Result<PlanT> {
         // lives through the call, and no lock is held.
         unsafe { progress(o.progress_ctx, &raw const value) != 0 }
     };
-    Ok(handles::keep(plan::solve_with(buffers, &asked, &mut report)?) as PlanT)
+    Ok(handles::keep(plan::solve_with(buffers, &asked, &mut report)?)? as PlanT)
 }

@@ -78,24 +78,47 @@ struct Shared<'a> {
 /// The caller's report function: answers whether to go on.
 pub(super) type Report<'a> = &'a mut dyn FnMut(&Progress) -> bool;
 
-/// A thread's view of the limits.
-struct Watch<'a, 'b> {
-    shared: &'a Shared<'a>,
-    report: Option<Report<'b>>,
-    reported: Instant,
+/// Who is told how far the search is, through all parts of it.
+pub(super) struct Pulse<'a> {
+    report: Option<Report<'a>>,
+    told: Instant,
+    stopped: bool,
 }
 
-impl Watch<'_, '_> {
+impl<'a> Pulse<'a> {
+    pub(super) fn new(report: Option<Report<'a>>, began: Instant) -> Pulse<'a> {
+        Pulse { report, told: began, stopped: false }
+    }
+
+    /// Tells, when it is time. False: the search is to end, as was said now or earlier.
+    pub(super) fn beat(&mut self, state: impl FnOnce() -> Progress) -> bool {
+        if let Some(report) = self.report.as_mut()
+            && !self.stopped
+            && self.told.elapsed() >= REPORT_EVERY
+        {
+            self.stopped = !report(&state());
+            self.told = Instant::now();
+        }
+        !self.stopped
+    }
+}
+
+/// A thread's view of the limits.
+struct Watch<'a, 'b, 'c> {
+    shared: &'a Shared<'a>,
+    pulse: Option<&'b mut Pulse<'c>>,
+}
+
+impl Watch<'_, '_, '_> {
     /// Whether a searcher that has come to `effort` may go on.
     fn go_on(&mut self, effort: u64, best: Option<u64>, bound: u64) -> bool {
         let shared = self.shared;
-        if let Some(report) = self.report.as_mut()
-            && self.reported.elapsed() >= REPORT_EVERY
-        {
-            self.reported = Instant::now();
-            let elapsed = shared.began.elapsed();
-            let effort = shared.before + effort;
-            if !report(&Progress { height: best, bound, effort, elapsed }) {
+        if let Some(pulse) = self.pulse.as_mut() {
+            let state = || {
+                let elapsed = shared.began.elapsed();
+                Progress { height: best, bound, effort: shared.before + effort, elapsed }
+            };
+            if !pulse.beat(state) {
                 shared.stop.store(true, Ordering::Relaxed);
             }
         }
@@ -265,17 +288,17 @@ impl<'p> Searcher<'p> {
     }
 }
 
-/// Searches one part that began after `began` and `before`, the effort of earlier parts; `report`
-/// is called on this thread.
+/// Searches one part of a search that began at `began` and spent the effort `before` on earlier
+/// parts; `pulse` is told on this thread.
 pub(super) fn run(
     part: &Part,
     goal: Goal,
     options: &Options,
     (began, before): (Instant, u64),
-    report: Option<Report<'_>>,
+    pulse: &mut Pulse<'_>,
 ) -> Answer {
     let shared = Shared {
-        stop: AtomicBool::new(false),
+        stop: AtomicBool::new(pulse.stopped),
         done_after: AtomicU64::new(u64::MAX),
         effort_max: goal.effort,
         deadline: options.time.and_then(|time| began.checked_add(time)),
@@ -284,7 +307,7 @@ pub(super) fn run(
         before,
         outside: options.stop.as_deref(),
     };
-    let mut watch = Watch { shared: &shared, report, reported: began };
+    let mut watch = Watch { shared: &shared, pulse: Some(pulse) };
     let mut first = Searcher::new(0, part, Minimiser::new(part, goal.bound), goal, options.seed);
     // The fixed keys draw no random numbers: one searcher does them for all. The first packing
     // is made whatever the limits are, so that there is an answer.
@@ -305,7 +328,8 @@ pub(super) fn run(
         .collect();
     searchers.insert(0, first);
     for searcher in &mut searchers {
-        searcher.fine = fine.as_ref().or(coarse.as_ref());
+        // Rounded sizes prove nothing of heights between multiples.
+        searcher.fine = if slack { fine.as_ref() } else { coarse.as_ref() };
         let refined = searcher.fine_until != u64::MAX;
         searcher.start_with(if refined { searcher.fine } else { coarse.as_ref() });
     }
@@ -316,7 +340,7 @@ pub(super) fn run(
 fn work<'p>(
     searchers: Vec<Searcher<'p>>,
     threads: usize,
-    mut watch: Watch<'_, '_>,
+    mut watch: Watch<'_, '_, '_>,
 ) -> Vec<Searcher<'p>> {
     let threads = threads.clamp(1, searchers.len());
     let mut shares: Vec<Vec<Searcher>> = (0..threads).map(|_| Vec::new()).collect();
@@ -328,7 +352,7 @@ fn work<'p>(
     std::thread::scope(|scope| {
         for share in &shares[1..] {
             let work = move || {
-                let mut watch = Watch { shared, report: None, reported: shared.began };
+                let mut watch = Watch { shared, pulse: None };
                 take_turns(&mut lock(share), &mut watch);
             };
             // Where no more threads can be had, the share is left to this one, below.

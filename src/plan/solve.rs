@@ -4,7 +4,7 @@
 //! [`super::verify`], that an error changes nothing, and that "infeasible" is said only with a
 //! proof. Must not keep anything between calls. Cost: see the module's page.
 
-use super::portfolio::{self, Goal, Report, SEARCHERS_MAX};
+use super::portfolio::{self, Goal, Pulse, Report, SEARCHERS_MAX};
 use super::prepare::{Part, prepare};
 use super::{Buffer, bounds, buffer, verify};
 use crate::error::{Error, Result, Status};
@@ -173,8 +173,9 @@ pub fn solve(buffers: &[Buffer], options: &Options) -> Result<Plan> {
     solve_reporting(buffers, options, None)
 }
 
-/// As [`solve`], and tells `report` every 50 ms or so how far it is, on the calling thread. When
-/// that answers false the search ends as if its budget were spent.
+/// As [`solve`], and tells `report` every 50 ms or so how far it is, on the calling thread; later
+/// while one packing of very many buffers is made. When that answers false the search ends as if
+/// its budget were spent, and nothing is told any more.
 ///
 /// # Errors
 /// As [`solve`].
@@ -189,9 +190,10 @@ pub fn solve_with(
 fn solve_reporting(
     buffers: &[Buffer],
     options: &Options,
-    mut report: Option<Report<'_>>,
+    report: Option<Report<'_>>,
 ) -> Result<Plan> {
     let began = Instant::now();
+    let mut pulse = Pulse::new(report, began);
     options.check()?;
     buffer::check(buffers)?;
     verify::check_fixed(buffers)?;
@@ -215,8 +217,13 @@ fn solve_reporting(
             strict: options.capacity.is_some(),
             effort: options.effort.saturating_sub(effort),
         };
-        let reborrowed = report.as_mut().map(|r| &mut **r as Report<'_>);
-        let answer = portfolio::run(part, goal, options, (began, effort), reborrowed);
+        let state = || {
+            let elapsed = began.elapsed();
+            Progress { height: Some(height).filter(|h| *h > 0), bound, effort, elapsed }
+        };
+        // Once stopped, what is left is packed once, so that there is an answer.
+        pulse.beat(state);
+        let answer = portfolio::run(part, goal, options, (began, effort), &mut pulse);
         bound = bound.max(answer.bound);
         effort += answer.effort;
         if let Some(capacity) = options.capacity.filter(|capacity| answer.bound > *capacity) {

@@ -3,7 +3,8 @@
 use crate::oracle::{self, Look};
 use crate::random::{Random, seed};
 use forebay::error::Status;
-use forebay::plan::{Buffer, Options, solve};
+use forebay::plan::{Buffer, Options, solve, solve_with};
+use std::time::Duration;
 
 fn quick(seed: u64) -> Options {
     Options { seed, effort: 30_000, ..Options::default() }
@@ -94,4 +95,57 @@ fn alignment_is_paid_once_for_what_shares_it() {
     let options = Options { capacity: Some(611), ..Options::default() };
     let error = solve(&[b(0, 100), b(1, 300)], &options).expect_err("too little");
     assert_eq!(error.status(), Status::Infeasible);
+}
+
+/// Sizes that are no multiples of the shared alignment, and heights of more units than the exact
+/// search takes: what it finds of rounded sizes proves nothing between multiples.
+#[test]
+fn a_bound_is_never_above_a_plan_that_is_there() {
+    let shapes = [
+        (5, 6, 392167423),
+        (3, 6, 288358399),
+        (5, 8, 268435455),
+        (4, 6, 268435455),
+        (3, 4, 29360127),
+    ];
+    let buffers: Vec<Buffer> = (0..)
+        .zip(shapes)
+        .map(|(id, (birth, death, size))| Buffer {
+            alignment: 64 << 20,
+            ..Buffer::new(id, birth, death, size)
+        })
+        .collect();
+    let offsets = [0, 939524096, 671088640, 402653184, 0];
+    assert!(oracle::is_plan(&buffers, &offsets));
+    let plan = solve(&buffers, &Options::default()).expect("a plan");
+    assert!(plan.bound() <= oracle::height(&buffers, &offsets), "{}", plan.bound());
+}
+
+#[test]
+fn who_says_stop_is_asked_no_more() {
+    let mut rng = Random(3);
+    let look = Look {
+        count: 60,
+        times: 40,
+        size_max: 1 << 20,
+        align_power: 0,
+        fixed_one_in: 0,
+        fixed_max: 0,
+    };
+    // Twenty parts that have nothing to do with each other, each worth a long search.
+    let mut buffers = Vec::new();
+    for part in 0..20 {
+        for (at, buffer) in oracle::buffers(&mut rng, look).into_iter().enumerate() {
+            let (birth, death) = (buffer.birth + part * 1000, buffer.death + part * 1000);
+            buffers.push(Buffer { id: part * 1000 + at as u64, birth, death, ..buffer });
+        }
+    }
+    let options = Options { effort: u64::MAX, time: Some(Duration::from_secs(60)), ..quick(1) };
+    let mut asked = 0;
+    let plan = solve_with(&buffers, &options, &mut |_| {
+        asked += 1;
+        false
+    });
+    assert!(oracle::is_plan(&buffers, plan.expect("an answer all the same").offsets()));
+    assert!(asked <= 1, "asked {asked} times");
 }
