@@ -400,9 +400,9 @@ typedef struct forebay_plan_options {
    */
   uint32_t flags;
   /**
-   * Called on the calling thread, every 50 ms or so, later while one packing of very many buffers
-   * is made; 0 ends the search as a spent budget does, and nothing is called any more. NULL:
-   * nothing is called.
+   * Called on the calling thread, every 50 ms or so, later while one packing of very many
+   * buffers is made; 0 ends the search as a spent budget does, and nothing is called any more.
+   * NULL: nothing is called.
    */
   int32_t (*progress)(void *ctx, const struct forebay_plan_progress *progress);
   /**

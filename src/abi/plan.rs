@@ -76,9 +76,9 @@ pub struct PlanOptions {
     pub racing: u32,
     /// 0.
     pub flags: u32,
-    /// Called on the calling thread, every 50 ms or so, later while one packing of very many buffers
-    /// is made; 0 ends the search as a spent budget does, and nothing is called any more. NULL:
-    /// nothing is called.
+    /// Called on the calling thread, every 50 ms or so, later while one packing of very many
+    /// buffers is made; 0 ends the search as a spent budget does, and nothing is called any more.
+    /// NULL: nothing is called.
     pub progress:
         Option<unsafe extern "C" fn(ctx: *mut c_void, progress: *const PlanProgress) -> i32>,
     /// Handed to progress.

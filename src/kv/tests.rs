@@ -1,4 +1,5 @@
 //! The cache against a naive model, with a device of token arrays that its tables are read by.
 
 mod model;
+mod policies;
 mod rules;

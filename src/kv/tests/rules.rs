@@ -4,7 +4,7 @@ use super::super::*;
 
 const BT: usize = 4;
 
-fn config(blocks: u32) -> Config {
+pub(super) fn config(blocks: u32) -> Config {
     let geometry = Geometry {
         layers: 2,
         heads: 1,
@@ -18,34 +18,34 @@ fn config(blocks: u32) -> Config {
     Config::new(geometry, blocks)
 }
 
-fn cache(blocks: u32) -> KvCache {
+pub(super) fn cache(blocks: u32) -> KvCache {
     KvCache::new(config(blocks)).expect("it makes sense")
 }
 
-fn open(cache: &KvCache) -> Seq {
+pub(super) fn open(cache: &KvCache) -> Seq {
     cache.open(Open::default()).expect("there is room")
 }
 
 /// A sequence of these tokens, all committed.
-fn filled(cache: &KvCache, tokens: &[i32]) -> Seq {
+pub(super) fn filled(cache: &KvCache, tokens: &[i32]) -> Seq {
     let seq = open(cache);
     cache.append(seq, Tokens::Known(tokens)).expect("blocks");
     cache.commit(seq, tokens.len() as u32, NO_FENCE).expect("they are there");
     seq
 }
 
-fn counts(cache: &KvCache) -> (u32, u32, u32, u32) {
+pub(super) fn counts(cache: &KvCache) -> (u32, u32, u32, u32) {
     let Counts { used, free, cached, quarantined, .. } = cache.stats().groups[0].counts;
     (used, free, cached, quarantined)
 }
 
-fn row(cache: &KvCache, seq: Seq) -> Vec<i32> {
+pub(super) fn row(cache: &KvCache, seq: Seq) -> Vec<i32> {
     let mut row = vec![0; 16];
     cache.row(0, seq, &mut row, true).expect("it is open");
     row.into_iter().take_while(|&block| block != 0).collect()
 }
 
-fn numbers(range: std::ops::Range<i32>) -> Vec<i32> {
+pub(super) fn numbers(range: std::ops::Range<i32>) -> Vec<i32> {
     range.collect()
 }
 
@@ -243,78 +243,6 @@ fn what_somebody_else_still_reads_is_not_written() {
 }
 
 #[test]
-fn what_continues_a_prefix_goes_first() {
-    for policy in [Policy::Lru, Policy::PriorityLru, Policy::SegmentedLru] {
-        let mut config = config(8);
-        config.policy = policy;
-        let cache = KvCache::new(config).expect("it makes sense");
-        let seq = filled(&cache, &numbers(0..28));
-        cache.free(&[seq], NO_FENCE).expect("open");
-        assert_eq!(counts(&cache), (0, 0, 7, 0));
-        let other = open(&cache);
-        cache.append(other, Tokens::Count(8)).expect("two are given up");
-        let again = open(&cache);
-        assert_eq!(cache.find_prefix(again, &numbers(0..28)).expect("empty").tokens, 20);
-        cache.check().expect("the accounts");
-    }
-}
-
-#[test]
-fn the_longest_unused_prefix_goes_first() {
-    let cache = cache(4);
-    for start in [0, 100, 200] {
-        let seq = filled(&cache, &numbers(start..start + 4));
-        cache.free(&[seq], NO_FENCE).expect("open");
-    }
-    let used = open(&cache);
-    assert_eq!(cache.find_prefix(used, &numbers(0..4)).expect("empty").tokens, 4);
-    cache.free(&[used], NO_FENCE).expect("open");
-    let other = open(&cache);
-    cache.append(other, Tokens::Count(1)).expect("one is given up");
-    let found = [0, 100, 200].map(|start| {
-        let seq = open(&cache);
-        cache.find_prefix(seq, &numbers(start..start + 4)).expect("empty").tokens
-    });
-    assert_eq!(found, [4, 0, 4]);
-}
-
-#[test]
-fn low_priorities_go_first() {
-    let mut config = config(4);
-    config.policy = Policy::PriorityLru;
-    let cache = KvCache::new(config).expect("it makes sense");
-    for (start, priority) in [(0, 5), (100, 1), (200, 5)] {
-        let seq = cache.open(Open { salt: 0, priority }).expect("room");
-        cache.append(seq, Tokens::Known(&numbers(start..start + 4))).expect("blocks");
-        cache.commit(seq, 4, NO_FENCE).expect("there");
-        cache.free(&[seq], NO_FENCE).expect("open");
-    }
-    cache.append(open(&cache), Tokens::Count(1)).expect("one is given up");
-    let found = [0, 100, 200].map(|start| {
-        let seq = open(&cache);
-        cache.find_prefix(seq, &numbers(start..start + 4)).expect("empty").tokens
-    });
-    assert_eq!(found, [4, 0, 4]);
-}
-
-#[test]
-fn prefixes_that_were_hit_outlive_a_scan() {
-    let mut config = config(11);
-    config.policy = Policy::SegmentedLru;
-    let cache = KvCache::new(config).expect("it makes sense");
-    let hot = filled(&cache, &numbers(0..4));
-    let again = open(&cache);
-    cache.find_prefix(again, &numbers(0..4)).expect("empty");
-    cache.free(&[hot, again], NO_FENCE).expect("open");
-    for start in 1..40 {
-        let once = filled(&cache, &numbers(start * 100..start * 100 + 4));
-        cache.free(&[once], NO_FENCE).expect("open");
-    }
-    let seq = open(&cache);
-    assert_eq!(cache.find_prefix(seq, &numbers(0..4)).expect("empty").tokens, 4);
-}
-
-#[test]
 fn equal_blocks_become_one_when_committed() {
     let cache = cache(16);
     let first = open(&cache);
@@ -406,28 +334,6 @@ fn blocks_behind_a_window_go_back() {
 }
 
 #[test]
-fn events_tell_what_can_be_hit() {
-    let mut config = config(4);
-    (config.events, config.hashing) = (8, Hashing::Sha256);
-    let cache = KvCache::new(config).expect("it makes sense");
-    let seq = filled(&cache, &numbers(0..8));
-    let root = Hashing::Sha256.root(0);
-    let first = Hashing::Sha256.link(&root, &numbers(0..4));
-    let second = Hashing::Sha256.link(&first, &numbers(4..8));
-    let mut events = Vec::new();
-    assert_eq!(cache.take_events(9, &mut events), 0);
-    let stored = |block, digest| Event::Stored { group: 0, block, digest };
-    assert_eq!(events, [stored(1, first), stored(2, second)]);
-    cache.free(&[seq], NO_FENCE).expect("open");
-    cache.append(open(&cache), Tokens::Count(5)).expect("one is given up");
-    cache.reset_prefixes();
-    events.clear();
-    cache.take_events(9, &mut events);
-    let removed = Event::Removed { group: 0, block: 2, digest: second };
-    assert_eq!(events, [removed, Event::Cleared { group: 0 }]);
-}
-
-#[test]
 fn the_raw_level_holds_registers_and_finds() {
     let cache = cache(6);
     let digest = |n: u8| [n; 32];
@@ -510,25 +416,6 @@ fn readers_of_the_figures_see_one_moment() {
 }
 
 #[test]
-fn a_prefix_of_low_priority_goes_after_what_continues_it_all_the_same() {
-    let mut config = config(4);
-    config.policy = Policy::PriorityLru;
-    let cache = KvCache::new(config).expect("it makes sense");
-    let [low, high] = [1, 6].map(|priority| {
-        let seq = cache.open(Open { salt: 0, priority }).expect("room");
-        cache.append(seq, Tokens::Known(&numbers(0..4))).expect("a block");
-        seq
-    });
-    cache.commit_all(&[(low, 4), (high, 4)], NO_FENCE).expect("there");
-    cache.append(high, Tokens::Known(&numbers(4..8))).expect("a block");
-    cache.commit(high, 8, NO_FENCE).expect("there");
-    cache.free(&[high, low], NO_FENCE).expect("open");
-    cache.append(open(&cache), Tokens::Count(8)).expect("one is given up");
-    cache.check().expect("the accounts");
-    assert_eq!(cache.find_prefix(open(&cache), &numbers(0..8)).expect("empty").tokens, 4);
-}
-
-#[test]
 fn a_duplicate_that_a_fork_shares_stays() {
     let cache = cache(16);
     let first = filled(&cache, &numbers(0..4));
@@ -557,30 +444,6 @@ fn blocks_that_take_the_place_of_others_can_be_hit() {
         let prompt = [numbers(0..4), numbers(start..start + 4)].concat();
         assert_eq!(cache.find_prefix(open(&cache), &prompt).expect("empty").tokens, 8);
     }
-}
-
-#[test]
-fn at_most_four_fifths_are_protected() {
-    let cache = KvCache::new(Config { policy: Policy::SegmentedLru, ..config(11) }).expect("sense");
-    let once = |start: i32, hit: bool| {
-        let seq = filled(&cache, &numbers(start..start + 4));
-        let again = open(&cache);
-        if hit {
-            assert_eq!(
-                cache.find_prefix(again, &numbers(start..start + 4)).expect("empty").tokens,
-                4
-            );
-        }
-        cache.free(&[seq, again], NO_FENCE).expect("open");
-    };
-    (0..9).for_each(|at| once(100 * at, true));
-    once(5000, false);
-    cache.append(open(&cache), Tokens::Count(1)).expect("one is given up");
-    let there = |start: i32| {
-        cache.find_prefix(open(&cache), &numbers(start..start + 4)).expect("empty").tokens == 4
-    };
-    assert!(!there(0), "the ninth of eleven blocks that were hit is not protected");
-    assert!(there(5000) && there(100));
 }
 
 #[test]
@@ -627,23 +490,4 @@ fn a_batch_names_each_sequence_once() {
     let many = [&seqs[3..], &seqs[9..10]].concat();
     assert!(matches!(cache.free(&many, NO_FENCE), Err(KvError::OutOfRange(_))));
     cache.free(&seqs, NO_FENCE).expect("all are open");
-}
-
-#[test]
-fn a_duplicate_hands_its_priority_on() {
-    let config = Config { policy: Policy::PriorityLru, ..config(4) };
-    let cache = KvCache::new(config).expect("it makes sense");
-    let prefix = |start: i32, priorities: &[u8]| {
-        let open = |&priority: &u8| cache.open(Open { salt: 0, priority }).expect("room");
-        let seqs: Vec<Seq> = priorities.iter().map(open).collect();
-        for &seq in &seqs {
-            cache.append(seq, Tokens::Known(&numbers(start..start + 4))).expect("a block");
-        }
-        seqs.iter().for_each(|&seq| cache.commit(seq, 4, NO_FENCE).expect("there"));
-        cache.free(&seqs, NO_FENCE).expect("open");
-    };
-    prefix(0, &[0, 7]);
-    prefix(100, &[1]);
-    cache.append(open(&cache), Tokens::Count(8)).expect("one is given up");
-    assert_eq!(cache.find_prefix(open(&cache), &numbers(0..4)).expect("empty").tokens, 4);
 }

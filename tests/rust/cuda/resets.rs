@@ -26,8 +26,8 @@ pub fn run(name: &str) -> bool {
     true
 }
 
-/// `told`: the driver tells contexts apart. Else dead events are asked, once. `again`: somebody makes
-/// the context active before the pool is used.
+/// `told`: the driver tells contexts apart. Else dead events are asked, once. `again`: somebody
+/// makes the context active before the pool is used.
 fn reset_and_active(told: bool, again: bool) {
     let sim = Sim::open();
     let pool = Pool::default_pool().expect("a device");
