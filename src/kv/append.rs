@@ -116,6 +116,7 @@ impl Core {
         let found = self.sequences.get(seq)?;
         let spare = if found.begun { 0 } else { self.config.watermark };
         let end = found.len.checked_add(count).ok_or(TOO_MANY)?;
+        let mut fits = true;
         for (at, blocks) in self.groups.iter().enumerate() {
             let geometry = &self.config.groups[at].geometry;
             let total = geometry.blocks_for(end);
@@ -124,7 +125,12 @@ impl Core {
             }
             let new = total.saturating_sub(found.tables[at].blocks.len() as u32);
             let copied = self.shared_tail(found, at) != NONE;
-            blocks.require(new + u32::from(copied), spare)?;
+            let need = new + u32::from(copied);
+            blocks.require(need, spare)?;
+            fits &= need == 0;
+        }
+        if fits {
+            return Ok(());
         }
         for at in 0..self.groups.len() {
             let total = self.config.groups[at].geometry.blocks_for(end) as usize;

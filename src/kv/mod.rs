@@ -29,6 +29,43 @@
 //! Prefixes need groups of full attention and equal block length; a cache with windows or states
 //! works without them.
 //!
+//! ```
+//! use forebay::kv::{
+//!     Config, Content, Element, Geometry, KvCache, NO_FENCE, Open, Order, Tokens,
+//! };
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let llama3_8b = Geometry {
+//!     layers: 32,
+//!     heads: 8,
+//!     key_size: 128,
+//!     value_size: 128,
+//!     block_tokens: 16,
+//!     element: Element::Bf16,
+//!     content: Content::Attention { window: 0 },
+//!     order: Order::BlockOuter,
+//! };
+//! let cache = KvCache::new(Config::new(llama3_8b, 1000))?;
+//! assert_eq!(cache.layout(0).map(|layout| layout.block_bytes), Some(2 << 20));
+//!
+//! let prompt: Vec<i32> = (0..40).collect();
+//! let first = cache.open(Open::default())?;
+//! cache.append(first, Tokens::Known(&prompt))?;
+//! // ... the step that computes the prompt is queued ...
+//! cache.commit(first, 40, NO_FENCE)?;
+//!
+//! let second = cache.open(Open::default())?;
+//! let found = cache.find_prefix(second, &prompt[..39])?;
+//! assert_eq!((found.shared, found.tokens), (32, 39));
+//! let mut copies = Vec::new();
+//! if let Some(batch) = cache.take_copies(&mut copies) {
+//!     // ... the copy of the third block's first 7 tokens is queued ...
+//!     cache.copied(batch, NO_FENCE)?;
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! Ideas come from the PagedAttention paper (arXiv 2309.06180), vLLM, SGLang and TensorRT-LLM.
 
 mod append;
