@@ -207,6 +207,7 @@ pub fn primary_of(device: Device) -> Option<Handle> {
 /// Ends the pool of a context that is about to go.
 pub fn end_context(context: Handle) {
     crate::hooks::stream::context_ends(context);
+    crate::hooks::capture::context_ends(context);
     let found = places().iter().position(|p| p.context == context && context != 0);
     match found {
         Some(device) => end_device(device as Device),
@@ -217,6 +218,9 @@ pub fn end_context(context: Handle) {
 /// Ends the pool in a device's primary context, which is about to go.
 pub fn end_primary(device: Device) {
     crate::hooks::stream::primary_ends(device);
+    if let Some(context) = primary_of(device) {
+        crate::hooks::capture::context_ends(context);
+    }
     let primary = places().get(device as usize).is_some_and(|p| p.primary && p.context != 0);
     if primary {
         end_device(device);
@@ -227,17 +231,17 @@ pub fn end_primary(device: Device) {
 
 fn end_device(device: Device) {
     let Some(api) = pool::api() else { return };
-    let context = match places().get_mut(device as usize) {
+    let (context, pool) = match places().get_mut(device as usize) {
         Some(place) => {
             // Nobody makes a pool in what is ending.
             place.refused = true;
-            std::mem::take(&mut place.context)
+            (std::mem::take(&mut place.context), place.pool)
         }
         None => return,
     };
     thread::forget_all();
     ANY_ENDED.store(true, Ordering::Release);
-    crate::hooks::capture::end_all(api);
+    crate::hooks::capture::pool_ends(api, pool, device);
     within(context, || {
         type Synchronize = unsafe extern "C" fn() -> Result;
         let wait = loader::symbol(loader::driver(true), c"cuCtxSynchronize");
