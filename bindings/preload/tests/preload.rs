@@ -213,6 +213,10 @@ fn peers_of_the_default_memory_pool_reach_the_pool() {
     let program = linked("access.c", "access");
     ends_well(&mut preloaded(&program));
     ends_well(preloaded(&program).env("FOREBAY_DEVICE", "1"));
+    let more = linked("reach.c", "reach");
+    for what in ["refused", "owed", "kept"] {
+        ends_well(preloaded(&more).arg(what).env("FOREBAY_SIM_DEVICES", "3"));
+    }
 }
 
 #[test]

@@ -156,6 +156,7 @@ fn closed(capture: &Open) {
     COUNT.fetch_sub(1, Ordering::AcqRel);
     if !any_open() {
         stream::destroy_postponed();
+        place::enable_owed();
     }
 }
 
