@@ -77,6 +77,17 @@ impl Core {
         }
     }
 
+    /// The pool ends with its context: what captures on other devices keeps it no more. A hold
+    /// does, which may be of a capture on this one.
+    pub(super) fn let_foreign_go(&mut self) {
+        let holds = HELD.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let before = self.foreign_captures.len();
+        self.foreign_captures.retain(|number| holds.contains(number));
+        for _ in self.foreign_captures.len()..before {
+            self.lanes.foreign_capture_end();
+        }
+    }
+
     fn end_capture(&mut self, number: u64) -> Result<()> {
         let Some(capture) = self.captures.get_mut(&number).filter(|c| c.open) else {
             return Err(Error::new(
@@ -237,10 +248,11 @@ pub fn begin_open_captures(core: &mut Core) {
     let open = OPEN.lock().unwrap_or_else(PoisonError::into_inner).clone();
     for (number, stream) in open {
         let key = (core.id << HANDLE_SHIFT) ^ stream;
-        // Another device's stream is none of this pool's business.
+        // A stream that the pool does not know may stand for one of its own device: whoever tells
+        // of captures had no pool there yet. So it holds, peers or not.
         if let Err(error) = core.begin_capture(number, key, stream) {
-            core.begin_foreign_capture(number);
-            tracing::debug!(%error, "an open capture does not concern the new pool");
+            core.begin_hold(number);
+            tracing::debug!(%error, "the new pool holds until an open capture is over");
         }
     }
 }

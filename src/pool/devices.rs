@@ -95,6 +95,10 @@ pub fn end_device(device: i32) -> Result<()> {
     let config = Config::from_env()?;
     let ids: Vec<u64> = placed().iter().filter(|p| p.1 == device).map(|p| p.0).collect();
     for id in ids {
+        if let Ok(pool) = pool(id) {
+            // One that ends meanwhile keeps nothing.
+            let _ended = pool.with_core(id, Core::let_foreign_go);
+        }
         match end(id) {
             Ok(()) => {}
             Err(error) if error.status() == Status::InvalidPool => {}

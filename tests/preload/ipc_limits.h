@@ -257,6 +257,21 @@ static void peers_out(void) {
   pause();
 }
 
+/* The last close while a stream of the memory's own device captures: that goes on. */
+static void closed_beside_a_capture(const CUipcMemHandle *handle, CUcontext current) {
+  CUstream stream;
+  CUgraph graph = NULL;
+  CUdeviceptr p = opened(handle);
+  of_device(0);
+  OK(cuStreamCreate(&stream, 1));
+  OK(cuStreamBeginCapture_v2(stream, 2));
+  OK(cuCtxSetCurrent(current));
+  OK(cuIpcCloseMemHandle(p));
+  OK(cuStreamEndCapture(stream, &graph));
+  OK(cuGraphDestroy(graph));
+  OK(cuStreamDestroy_v2(stream));
+}
+
 static void peers_in(void) {
   static uint32_t words[PEERS_WORDS];
   CUipcMemHandle handle;
@@ -266,6 +281,7 @@ static void peers_in(void) {
   int status = 0;
   CUcontext second = of_device(1);
   take(&handle, sizeof handle);
+  closed_beside_a_capture(&handle, second);
   CUdeviceptr p = opened(&handle);
   OK(cuIpcOpenMemHandle(&q, handle, 1));
   IS(q, p);

@@ -34,6 +34,8 @@ struct Place {
     peers: u64,
     /// Devices that were given access to the default memory pool's memory.
     pool_peers: u64,
+    /// Those of both that the pool's memory is not open to yet: a capture was open.
+    owed: u64,
     /// The program chose another memory pool than the default for its stream-ordered memory.
     own_memory_pool: bool,
 }
@@ -46,6 +48,7 @@ const NOWHERE: Place = Place {
     references: 0,
     peers: 0,
     pool_peers: 0,
+    owed: 0,
     own_memory_pool: false,
 };
 
@@ -54,6 +57,8 @@ static PLACES: Mutex<[Place; DEVICES_MAX]> = Mutex::new([NOWHERE; DEVICES_MAX]);
 pub static OWN_MEMORY_POOLS: AtomicBool = AtomicBool::new(false);
 /// Whether several devices have had a pool at a time.
 pub static SEVERAL: AtomicBool = AtomicBool::new(false);
+/// Whether any pool's memory has still to be opened to a peer.
+static ANY_OWED: AtomicBool = AtomicBool::new(false);
 /// Whether any pool has ended: from then on addresses may have belonged to one.
 static ANY_ENDED: AtomicBool = AtomicBool::new(false);
 /// The driver's live allocations at addresses of ended pools.
@@ -156,7 +161,10 @@ fn make(api: &Api, place: &mut Place, context: Handle, device: Device) {
             let reach = place.peers | place.pool_peers;
             for peer in (0..64).filter(|peer| reach >> peer & 1 != 0) {
                 // SAFETY: numbers only. Refused: the peer's accesses fail as without Forebay.
-                unsafe { (api.enable_peer)(pool, peer) };
+                if unsafe { (api.enable_peer)(pool, peer) } == pool::BUSY {
+                    place.owed |= 1 << peer;
+                    ANY_OWED.store(true, Ordering::Release);
+                }
             }
             crate::hooks::stream::note_made(api, pool, context);
             crate::hooks::capture::declare_open(api, pool);
@@ -207,6 +215,7 @@ pub fn primary_of(device: Device) -> Option<Handle> {
 /// Ends the pool of a context that is about to go.
 pub fn end_context(context: Handle) {
     crate::hooks::stream::context_ends(context);
+    crate::hooks::capture::context_ends(context);
     let found = places().iter().position(|p| p.context == context && context != 0);
     match found {
         Some(device) => end_device(device as Device),
@@ -217,6 +226,9 @@ pub fn end_context(context: Handle) {
 /// Ends the pool in a device's primary context, which is about to go.
 pub fn end_primary(device: Device) {
     crate::hooks::stream::primary_ends(device);
+    if let Some(context) = primary_of(device) {
+        crate::hooks::capture::context_ends(context);
+    }
     let primary = places().get(device as usize).is_some_and(|p| p.primary && p.context != 0);
     if primary {
         end_device(device);
@@ -227,17 +239,17 @@ pub fn end_primary(device: Device) {
 
 fn end_device(device: Device) {
     let Some(api) = pool::api() else { return };
-    let context = match places().get_mut(device as usize) {
+    let (context, pool) = match places().get_mut(device as usize) {
         Some(place) => {
             // Nobody makes a pool in what is ending.
             place.refused = true;
-            std::mem::take(&mut place.context)
+            (std::mem::take(&mut place.context), place.pool)
         }
         None => return,
     };
     thread::forget_all();
     ANY_ENDED.store(true, Ordering::Release);
-    crate::hooks::capture::end_all(api);
+    crate::hooks::capture::pool_ends(api, pool, device);
     within(context, || {
         type Synchronize = unsafe extern "C" fn() -> Result;
         let wait = loader::symbol(loader::driver(true), c"cuCtxSynchronize");
@@ -256,7 +268,9 @@ fn end_device(device: Device) {
         loader::say_once(&SAID, &text);
     }
     if let Some(place) = places().get_mut(device as usize) {
-        *place = Place { references: place.references, ..NOWHERE };
+        // The default memory pool outlives the context, and who reaches it.
+        let Place { references, pool_peers, .. } = *place;
+        *place = Place { references, pool_peers, ..NOWHERE };
     }
     crate::ipc::device_ended(device);
     thread::forget_all();
@@ -305,18 +319,58 @@ pub fn set_reach(device: Device, peer: Device, access: bool, said: Said) -> pool
     let reaches = (place.peers | place.pool_peers) & bit != 0;
     let place = *place;
     drop(places);
-    let (Some(api), true) = (pool::api(), place.context != 0 && reached != reaches) else {
-        return pool::OK;
-    };
+    // Given again is done again: the pool may have refused when it was made.
+    let changes = place.context != 0 && (access || reached != reaches);
+    let (Some(api), true) = (pool::api(), changes) else { return pool::OK };
     let change = if reaches { api.enable_peer } else { api.disable_peer };
     // SAFETY: numbers only.
-    let status = thread::with(|t| t.inside(|| unsafe { change(place.pool, peer) }));
+    let mut status = thread::with(|t| t.inside(|| unsafe { change(place.pool, peer) }));
+    if !reaches && status == pool::INVALID_ARGUMENT {
+        // It is no peer of the pool's: that refused it.
+        status = pool::OK;
+    }
     if status != pool::OK
         && let Some(place) = self::places().get_mut(device as usize)
     {
         (place.peers, place.pool_peers) = before;
     }
     status
+}
+
+/// Access to the default memory pool becomes what it was, as soon as no capture is open.
+pub fn put_reach_back(device: Device, peer: Device, access: bool) {
+    if set_reach(device, peer, access, Said::MemoryPool) != pool::BUSY {
+        return;
+    }
+    if let Some(place) = places().get_mut(device as usize) {
+        let bit = 1u64 << (peer as u32 & 63);
+        place.pool_peers |= bit;
+        place.owed |= bit;
+        ANY_OWED.store(true, Ordering::Release);
+    }
+    if !crate::hooks::capture::any_open() {
+        enable_owed();
+    }
+}
+
+/// No capture is open: pools' memory is opened to peers that had to wait.
+pub fn enable_owed() {
+    let Some(api) = pool::api().filter(|_| ANY_OWED.swap(false, Ordering::AcqRel)) else { return };
+    let mut owed = Vec::new();
+    for place in places().iter_mut().filter(|place| place.context != 0) {
+        let reach = std::mem::take(&mut place.owed) & (place.peers | place.pool_peers);
+        owed.extend((0..64).filter(|peer| reach >> peer & 1 != 0).map(|peer| (place.pool, peer)));
+    }
+    for (pool, peer) in owed {
+        // SAFETY: numbers only. Refused: the peer's accesses fail as without Forebay.
+        let status = thread::with(|t| t.inside(|| unsafe { (api.enable_peer)(pool, peer) }));
+        if status == pool::BUSY
+            && let Some(place) = places().iter_mut().find(|p| p.context != 0 && p.pool == pool)
+        {
+            place.owed |= 1 << peer;
+            ANY_OWED.store(true, Ordering::Release);
+        }
+    }
 }
 
 /// Whether a device was given access to the memory of another's default memory pool.

@@ -179,12 +179,44 @@ fn captures_race_with_pools_and_streams() {
     }
 }
 
+/// What ends while a capture is open: contexts, pools, streams of other contexts; and pools that
+/// are made beside one.
+#[test]
+fn captures_outlive_what_ends_beside_them() {
+    let program = linked("ended.c", "ended");
+    for what in ["later", "beside", "told"] {
+        let (_, errors) = ends_well(preloaded(&program).arg(what));
+        assert_eq!(errors, "", "{what}");
+    }
+    // These ask about streams that are gone.
+    for what in ["reset", "context", "at once"] {
+        let output = preloaded(&program).arg(what).output().expect("it starts");
+        let (out, errors) = (text(&output.stdout), text(&output.stderr));
+        assert!(output.status.success() && out == "well\n", "{what}: {out}{errors}");
+    }
+}
+
+/// On a driver of its own: the simulated one begins no capture into a graph.
+#[test]
+fn a_graph_that_is_captured_into_stays_the_programs() {
+    let folder = built().scratch.join("into-driver");
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let shared = ["-DDRIVER", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1"];
+    let driver = compile("into.c", "into-driver/libcuda.so.1", &shared);
+    let program = compile("into.c", "into", &[driver.to_str().expect("UTF-8")]);
+    ends_well(preloaded(&program).env("LD_LIBRARY_PATH", &folder));
+}
+
 /// `cuMemPoolSetAccess` of the default memory pool, in whose place the pool is.
 #[test]
 fn peers_of_the_default_memory_pool_reach_the_pool() {
     let program = linked("access.c", "access");
     ends_well(&mut preloaded(&program));
     ends_well(preloaded(&program).env("FOREBAY_DEVICE", "1"));
+    let more = linked("reach.c", "reach");
+    for what in ["refused", "owed", "kept"] {
+        ends_well(preloaded(&more).arg(what).env("FOREBAY_SIM_DEVICES", "3"));
+    }
 }
 
 #[test]

@@ -7,7 +7,7 @@
 #![allow(non_snake_case, reason = "CUDA's names")]
 
 use super::{driver, plainly, stream};
-use crate::cuda::{Handle, Result, STREAM_PER_THREAD, SUCCESS};
+use crate::cuda::{Device, Handle, Result, STREAM_PER_THREAD, SUCCESS};
 use crate::pool::{self, Api};
 use crate::{loader, place, thread};
 use std::ffi::{c_int, c_void};
@@ -21,6 +21,10 @@ struct Open {
     /// The stream that it began on, and the thread if that is the thread's own.
     stream: Handle,
     thread: u64,
+    /// The context of that stream.
+    context: Handle,
+    /// Whether it captures into a graph that the program had before.
+    into: bool,
     /// The pool's number of it; 0: not declared.
     number: u64,
     /// A stream that was made to declare it, and its pool.
@@ -109,15 +113,17 @@ fn over(api: &Api, capture: &Open) {
 }
 
 /// Runs a call that begins a capture.
-fn begin(stream: Handle, call: impl FnOnce() -> Result) -> Result {
+fn begin(stream: Handle, into: bool, call: impl FnOnce() -> Result) -> Result {
     if thread::with(thread::Thread::is_inside) {
         return call();
     }
     let id = NEXT.fetch_add(1, Ordering::Relaxed);
     let thread = thread_of(stream);
+    let current = || place::current().map(|(context, _)| context);
+    let context = stream::context_of(stream).or_else(current).unwrap_or(0);
     COUNT.fetch_add(1, Ordering::AcqRel);
     // Listed before anybody looks for a pool: one that is made meanwhile finds it there.
-    open().push(Open { id, stream, thread, number: 0, stand_in: None });
+    open().push(Open { id, stream, thread, context, into, number: 0, stand_in: None });
     // Waits for a pool that is being made.
     let pool = place::made().or_else(place::any);
     if let (Some(api), Some(pool)) = (pool::api(), pool)
@@ -138,12 +144,19 @@ fn close(which: impl Fn(&Open) -> bool) {
     let Some(at) = list.iter().position(which) else { return };
     let capture = list.swap_remove(at);
     drop(list);
-    let left = COUNT.fetch_sub(1, Ordering::AcqRel) - 1;
+    closed(&capture);
+}
+
+/// A capture is off the list. It counts until the pools know: whoever sees none open then finds
+/// that they wait for none.
+fn closed(capture: &Open) {
     if let Some(api) = pool::api() {
-        over(api, &capture);
+        over(api, capture);
     }
-    if left == 0 {
+    COUNT.fetch_sub(1, Ordering::AcqRel);
+    if !any_open() {
         stream::destroy_postponed();
+        place::enable_owed();
     }
 }
 
@@ -173,13 +186,16 @@ pub fn stream_destroyed(stream: Handle) {
 /// can ask about the work that the stream has before. Whether none is left that only the stream's
 /// end ends: another thread than the one that began it may not end it.
 pub fn give_up(stream: Handle) -> bool {
-    if !any_open() || !open().iter().any(|capture| capture.stream == stream) {
+    if !any_open() {
         return true;
     }
+    let into = open().iter().find(|capture| capture.stream == stream).map(|capture| capture.into);
+    let Some(into) = into else { return true };
     let mut graph = 0;
     let to = &raw mut graph;
     plainly(|| driver!(EndCapture(stream => Handle, to => *mut Handle)));
-    if graph != 0 {
+    // One that the program had before stays its own.
+    if graph != 0 && !into {
         type Destroy = unsafe extern "C" fn(Handle) -> Result;
         let found = loader::symbol(loader::driver(true), c"cuGraphDestroy");
         if found != 0 {
@@ -201,12 +217,34 @@ pub fn declare_open(api: &Api, pool: usize) {
     }
 }
 
-/// A context ends, and the pool in it: nothing that captures may keep that.
-pub fn end_all(api: &Api) {
-    for capture in open().iter_mut() {
+/// A context is about to go, and with it what its streams capture.
+pub fn context_ends(context: Handle) {
+    if !any_open() {
+        return;
+    }
+    let gone: Vec<Open> = open().extract_if(.., |c| c.context == context).collect();
+    gone.iter().for_each(closed);
+}
+
+/// A pool is about to end, the device's: captures in other contexts go on, and those that are
+/// declared by it are by another, or by the next that is made.
+pub fn pool_ends(api: &Api, pool: usize, device: Device) {
+    if !any_open() {
+        return;
+    }
+    let other = place::any();
+    for capture in open().iter_mut().filter(|capture| capture.number != 0) {
+        let by_it = match capture.stand_in {
+            Some((of, _)) => of == pool,
+            None => place::device_of(capture.context).is_none_or(|of| of == device),
+        };
+        if !by_it {
+            continue;
+        }
+        // First: the others' pools record no fence in between.
+        let next = other.map_or((0, None), |other| declare(api, other, capture.stream));
         over(api, capture);
-        capture.number = 0;
-        capture.stand_in = None;
+        (capture.number, capture.stand_in) = next;
     }
 }
 
@@ -216,26 +254,29 @@ fn per_thread(stream: Handle) -> Handle {
 
 /// Defines the forms of a call that begins a capture.
 macro_rules! begins {
-    ($($name:ident = $entry:ident, $map:expr, ($($argument:ident: $type:ty),*);)*) => {$(
+    ($($name:ident = $entry:ident, $map:expr, $into:literal,
+       ($($argument:ident: $type:ty),*);)*) => {$(
         /// # Safety
         /// As of the driver's.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(stream: Handle $(, $argument: $type)*) -> Result {
             let means: fn(Handle) -> Handle = $map;
-            begin(means(stream), || driver!($entry(stream => Handle $(, $argument => $type)*)))
+            begin(means(stream), $into, || {
+                driver!($entry(stream => Handle $(, $argument => $type)*))
+            })
         }
     )*};
 }
 
 begins! {
-    cuStreamBeginCapture = BeginCapture1, |stream| stream, ();
-    cuStreamBeginCapture_ptsz = BeginCapture1Pt, per_thread, ();
-    cuStreamBeginCapture_v2 = BeginCapture, |stream| stream, (mode: c_int);
-    cuStreamBeginCapture_v2_ptsz = BeginCapturePt, per_thread, (mode: c_int);
-    cuStreamBeginCaptureToGraph = BeginCaptureTo, |stream| stream, (
+    cuStreamBeginCapture = BeginCapture1, |stream| stream, false, ();
+    cuStreamBeginCapture_ptsz = BeginCapture1Pt, per_thread, false, ();
+    cuStreamBeginCapture_v2 = BeginCapture, |stream| stream, false, (mode: c_int);
+    cuStreamBeginCapture_v2_ptsz = BeginCapturePt, per_thread, false, (mode: c_int);
+    cuStreamBeginCaptureToGraph = BeginCaptureTo, |stream| stream, true, (
         graph: Handle, nodes: *const c_void, edges: *const c_void, count: usize, mode: c_int
     );
-    cuStreamBeginCaptureToGraph_ptsz = BeginCaptureToPt, per_thread, (
+    cuStreamBeginCaptureToGraph_ptsz = BeginCaptureToPt, per_thread, true, (
         graph: Handle, nodes: *const c_void, edges: *const c_void, count: usize, mode: c_int
     );
 }

@@ -14,6 +14,9 @@ use std::ffi::c_int;
 /// `CU_MEM_LOCATION_TYPE_DEVICE`.
 const OF_DEVICE: c_int = 1;
 
+/// Entries of a list that are looked at; the driver has a few devices, and the host.
+const LIST_MAX: usize = 4096;
+
 /// `CUmemAccessDesc`: a place and what it may do there, 0: nothing.
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -23,8 +26,8 @@ pub struct Access {
     flags: c_int,
 }
 
-/// The device whose default memory pool this is.
-fn owner_of(pool: Handle) -> Option<Device> {
+/// How many devices there are.
+fn devices() -> c_int {
     type Count = unsafe extern "C" fn(*mut c_int) -> Result;
     let found = loader::symbol(loader::driver(true), c"cuDeviceGetCount");
     let mut count = 0;
@@ -32,8 +35,28 @@ fn owner_of(pool: Handle) -> Option<Device> {
         // SAFETY: the driver's function of this name has this type; a local to fill.
         plainly(|| unsafe { std::mem::transmute::<usize, Count>(found)(&raw mut count) });
     }
-    let mut devices = 0..count.min(place::DEVICES_MAX as c_int);
-    devices.find(|device| pool != 0 && default_pool(*device) == pool)
+    count.min(place::DEVICES_MAX as c_int)
+}
+
+/// The device whose default memory pool this is.
+fn owner_of(pool: Handle) -> Option<Device> {
+    (0..devices()).find(|device| pool != 0 && default_pool(*device) == pool)
+}
+
+/// What the pool is asked for: other devices, each with its last wish, those that gain access
+/// first, since a pool that refuses does so then. Nothing: the driver refuses the list.
+fn wishes(owner: Device, list: &[Access]) -> Option<Vec<(Device, bool)>> {
+    let devices = devices();
+    let mut wishes: Vec<(Device, bool)> = Vec::new();
+    for wish in list.iter().filter(|wish| wish.kind == OF_DEVICE && wish.device != owner) {
+        if !(0..devices).contains(&wish.device) {
+            return None;
+        }
+        wishes.retain(|(device, _)| *device != wish.device);
+        wishes.push((wish.device, wish.flags != 0));
+    }
+    wishes.sort_by_key(|(_, access)| !access);
+    Some(wishes)
 }
 
 /// # Safety
@@ -44,36 +67,36 @@ pub unsafe extern "C" fn cuMemPoolSetAccess(
     map: *const Access,
     count: usize,
 ) -> Result {
-    let call = |map: *const Access, count: usize| {
+    let call = || {
         plainly(|| driver!(MemPoolSetAccess(pool => Handle, map => *const Access, count => usize)))
     };
-    let result = call(map, count);
-    if result != SUCCESS || map.is_null() || thread::with(thread::Thread::is_inside) {
-        return result;
+    let is_list = !map.is_null() && map.is_aligned() && count <= LIST_MAX;
+    if !is_list || thread::with(thread::Thread::is_inside) {
+        return call();
     }
-    let Some(owner) = owner_of(pool) else { return result };
+    let Some(owner) = owner_of(pool) else { return call() };
+    // SAFETY: the program's list; the driver reads as many.
+    let list = unsafe { std::slice::from_raw_parts(map, count) };
+    let Some(wishes) = wishes(owner, list) else { return call() };
     let mut done = Vec::new();
-    for at in 0..count {
-        // SAFETY: the driver has just read `count` of them.
-        let wish = unsafe { *map.add(at) };
-        if wish.kind != OF_DEVICE || wish.device == owner {
-            continue;
+    let mut status = pool::OK;
+    for (device, access) in wishes {
+        let had = place::reaches_pool(owner, device);
+        status = place::set_reach(owner, device, access, Said::MemoryPool);
+        if status != pool::OK {
+            break;
         }
-        let had = place::reaches_pool(owner, wish.device);
-        let status = place::set_reach(owner, wish.device, wish.flags != 0, Said::MemoryPool);
-        done.push((wish, had));
-        if status == pool::OK {
-            continue;
-        }
-        // What the driver has opened that was not open before is closed again.
-        for (wish, _) in done.into_iter().filter(|(wish, had)| wish.flags != 0 && !had) {
-            place::set_reach(owner, wish.device, false, Said::MemoryPool);
-            call(&Access { flags: 0, ..wish }, 1);
-        }
-        return match status {
-            pool::TOO_MANY_PEERS => cuda::TOO_MANY_PEERS,
-            _ => cuda::PEER_ACCESS_UNSUPPORTED,
-        };
+        done.push((device, had));
     }
-    SUCCESS
+    let result = match status {
+        pool::OK => call(),
+        pool::TOO_MANY_PEERS => cuda::TOO_MANY_PEERS,
+        _ => cuda::PEER_ACCESS_UNSUPPORTED,
+    };
+    if result != SUCCESS {
+        for (device, had) in done.into_iter().rev() {
+            place::put_reach_back(owner, device, had);
+        }
+    }
+    result
 }

@@ -111,8 +111,29 @@ fn postponed() -> MutexGuard<'static, Vec<(Handle, Handle)>> {
     POSTPONED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// No capture is open: streams whose end had to wait are destroyed.
+/// The context of a stream of the program's; nothing where the driver does not tell.
+pub fn context_of(stream: Handle) -> Option<Handle> {
+    type GetCtx = unsafe extern "C" fn(Handle, *mut Handle) -> Result;
+    if stream <= crate::cuda::STREAM_PER_THREAD {
+        return place::current().map(|(context, _)| context);
+    }
+    let found = loader::symbol(loader::driver(true), c"cuStreamGetCtx");
+    if found == 0 {
+        return None;
+    }
+    let mut context = 0;
+    // SAFETY: the driver's function of this name has this type; a local to fill.
+    let result = plainly(|| unsafe {
+        std::mem::transmute::<usize, GetCtx>(found)(stream, &raw mut context)
+    });
+    (result == SUCCESS && context != 0).then_some(context)
+}
+
+/// No capture is open: streams whose end had to wait are destroyed. One thread at a time: what one
+/// finds busy, because a capture has begun meanwhile, the next finds on the list.
 pub fn destroy_postponed() {
+    static ONE: Mutex<()> = Mutex::new(());
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let all = std::mem::take(&mut *postponed());
     for (stream, context) in all {
         if retire(stream) == Some(pool::BUSY) {
@@ -143,9 +164,9 @@ pub unsafe extern "C" fn cuStreamDestroy_v2(stream: Handle) -> Result {
         return crate::cuda::INVALID_HANDLE;
     }
     let may_stay = capture::give_up(stream);
-    let current = place::current().filter(|_| may_stay);
-    match (retire(stream), current) {
-        (Some(pool::BUSY), Some((context, _))) => {
+    let context = context_of(stream).filter(|_| may_stay);
+    match (retire(stream), context) {
+        (Some(pool::BUSY), Some(context)) => {
             postponed().push((stream, context));
             if !capture::any_open() {
                 destroy_postponed();

@@ -291,6 +291,11 @@ pub fn close(address: DevicePtr) -> Option<Result> {
     let api = pool::api()?;
     let wait = |context, owner| {
         wait_for(context)?;
+        if crate::hooks::capture::any_open() {
+            // To wait for the owner would end what captures there, which no program expects of
+            // a close: it waits for its own work on that device, as CUDA asks of it.
+            return Ok(());
+        }
         place::context_of_device(owner).filter(|own| *own != context).map_or(Ok(()), wait_for)
     };
     match imports::close(api, address as usize, wait) {
