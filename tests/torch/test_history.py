@@ -149,6 +149,22 @@ class History(unittest.TestCase):
         ]  # fmt: skip
         self.assertEqual(frames[0][0]["name"], "allocate_here")
 
+    def test_a_history_that_ended_names_no_later_blocks(self):
+        first = allocate_here(600_000)
+        address = first.data_ptr()
+        ft.record_memory_history(None)
+        del first
+        later = torch.empty(590_000, dtype=torch.uint8, device="cuda")
+        self.assertEqual(later.data_ptr(), address)
+        taken = ft.snapshot()
+        self.assertEqual(actions(taken).count("alloc"), 1, "what was recorded stays")
+        (block,) = [
+            b for s in taken["segments"] for b in s["blocks"] if b["address"] == address
+        ]  # fmt: skip
+        self.assertEqual(block["frames"], [])
+        self.assertGreaterEqual(block["size"], 590_000)
+        self.assertNotEqual(block["requested_size"], 600_000)
+
     def test_bad_wishes_are_told(self):
         with self.assertRaises(ValueError):
             ft.record_memory_history("everything")

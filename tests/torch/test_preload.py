@@ -50,6 +50,20 @@ torch.cuda.empty_cache()
 assert torch.cuda.memory_reserved() == 0
 """)
 
+    def test_both_at_once_are_refused(self):
+        self.well("""
+import forebay.torch
+for _ in range(2):
+    try:
+        forebay.torch.replace()
+    except RuntimeError as error:
+        assert "LD_PRELOAD without replace(), or replace() without LD_PRELOAD" in str(error), error
+    else:
+        raise AssertionError("not refused")
+assert not forebay.torch.is_replaced()
+assert torch.full((100,), 2.5, device="cuda").cpu().sum() == 250
+""")
+
     def test_without_pytorchs_cache_every_tensor_is_the_pools(self):
         self.well("""
 torch.cuda.init()

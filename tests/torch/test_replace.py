@@ -314,6 +314,21 @@ assert torch.cuda.memory_snapshot() == taken["segments"]
 print("well")
 """)
 
+    def test_the_history_is_asked_for_as_of_pytorch(self):
+        self.well("""
+import torch, forebay.torch
+forebay.torch.replace(patch=True)
+record = torch.cuda.memory._record_memory_history
+record("state", "alloc", "python", 1000)
+record("all", "all", "python", 2, device=0, clear_history=True)
+for _ in range(3):
+    torch.zeros(1000, device="cuda")
+taken = torch.cuda.memory._snapshot()["device_traces"][0]
+assert sum(not e["action"].startswith("segment") for e in taken) == 2, taken
+record(enabled=None, context="alloc")
+print("well")
+""")
+
     def test_two_devices_reach_each_others_memory(self):
         self.well("""
 import torch, forebay, forebay.torch

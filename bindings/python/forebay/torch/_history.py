@@ -42,6 +42,7 @@ class _Recorder:
         self.live: dict[int, Entry] = {}
         self.max_entries = max_entries
         self.entries = entries
+        self.stopped = False
         self.function = _native.EVENT(self.event)
 
     def event(
@@ -57,6 +58,9 @@ class _Recorder:
             trace = self.traces.setdefault(device, deque(maxlen=self.max_entries))
         if what == _ALLOC:
             self.live[entry["addr"]] = entry
+            if self.stopped:
+                # A thread was on its way: nobody would see the block go.
+                self.live.clear()
             self.note(trace, entry)
         elif what == _FREE:
             self.live.pop(entry["addr"], None)
@@ -106,7 +110,11 @@ def record_memory_history(
         return
     if not enabled:
         LIB.forebay_torch_watch(None, None)
-        # A thread may be inside: the function itself is kept.
+        # A thread may be inside: the function itself is kept. What was recorded stays to be read;
+        # what was live is not known any more, since nobody sees those blocks go.
+        if _recorder is not None:
+            _recorder.stopped = True
+            _recorder.live.clear()
         return
     if _recorder is not None:
         LIB.forebay_torch_watch(None, None)

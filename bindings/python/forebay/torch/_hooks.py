@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import ctypes as c
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -40,6 +41,11 @@ def is_replaced() -> bool:
     return _replaced is not None
 
 
+def _is_preloaded() -> bool:
+    """Whether the preload library serves this process."""
+    return hasattr(c.CDLL(None), "forebay_preload_count")
+
+
 def device_index(device: Device) -> int:
     """The number of a device; the current one's for ``None``."""
     if device is None:
@@ -55,14 +61,20 @@ def replace(*, patch: bool = False) -> None:
 
     To be called before the first tensor on a device: PyTorch allows no exchange afterwards, and
     this raises ``RuntimeError`` then, as it does where PyTorch has no CUDA or is of a version that
-    cannot be told of errors. With ``patch`` the functions of ``torch.cuda`` that PyTorch refuses
-    under an allocator of this kind (``memory_stats``, ``memory_allocated`` and so on) become those
-    of :mod:`forebay.torch`.
+    cannot be told of errors, and under the preload library. With ``patch`` the functions of
+    ``torch.cuda`` that PyTorch refuses under an allocator of this kind (``memory_stats``,
+    ``memory_allocated`` and so on) become those of :mod:`forebay.torch`.
     """
     global _replaced
     if _replaced is None:
         if not hasattr(torch._C, "_cuda_customAllocator"):
             raise RuntimeError("this PyTorch is built without CUDA: there is nothing to replace")
+        if _is_preloaded():
+            # Both would tell the pool of the same captures.
+            raise RuntimeError(
+                "the preload library is in this process, and serves PyTorch's memory already: use "
+                "LD_PRELOAD without replace(), or replace() without LD_PRELOAD"
+            )
         companion = _native.companion(Path(torch.__file__).parent)
         allocator = torch._C._cuda_customAllocator(
             _native.address(companion, "forebay_companion_alloc"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
@@ -24,6 +25,15 @@ def _dump(filename: Any = "dump_snapshot.pickle", augment_with_fx_traces: bool =
     _history.dump_snapshot(filename)
 
 
+def _record_memory_history(
+    enabled: Any = "all", context: Any = "all", stacks: Any = "all",
+    max_entries: int = sys.maxsize, **_options: Any,
+) -> None:  # fmt: skip
+    """With PyTorch's arguments; of them ours has no choice of events with a stack, and Python's
+    stacks alone."""
+    _history.record_memory_history(enabled, max_entries)
+
+
 def apply() -> None:
     """Puts them in place, once. ``memory_allocated`` and its like are PyTorch's own: they read
     ``memory_stats``."""
@@ -38,7 +48,7 @@ def apply() -> None:
     private = {
         "_snapshot": _snapshot,
         "_dump_snapshot": _dump,
-        "_record_memory_history": _history.record_memory_history,
+        "_record_memory_history": _record_memory_history,
     }
     for name, function in public.items():
         setattr(torch.cuda, name, function)
