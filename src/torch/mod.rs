@@ -72,6 +72,15 @@ pub fn pool(number: i32) -> Result<Pool> {
     Pool::from_handle(handle(number)?)
 }
 
+/// The pool that a device has now. Makes none, unlike [`pool`]: the caller may be making one.
+fn made(number: i32) -> Option<Pool> {
+    match device(number).ok()?.handle.load(Ordering::Acquire) {
+        NONE => None,
+        0 => devices::default_made().and_then(|id| Pool::from_number(id).ok()),
+        handle => Pool::from_handle(handle).ok(),
+    }
+}
+
 #[cold]
 fn make(number: i32, of: &Device) -> Result<u64> {
     static MAKING: Mutex<()> = Mutex::new(());
@@ -97,15 +106,16 @@ fn make(number: i32, of: &Device) -> Result<u64> {
 }
 
 /// The devices that PyTorch uses reach each other's memory: CUDA's own switch for that, which
-/// PyTorch turns, has no effect on memory that is mapped.
+/// PyTorch turns, has no effect on memory that is mapped. A device whose pool has ended is passed
+/// over: it is opened when its next pool is made.
 fn open_to_each_other(number: i32) {
-    for (other, of) in (0i32..).zip(&DEVICES) {
-        if other == number || of.handle.load(Ordering::Acquire) == NONE {
+    for other in (0i32..).take(DEVICES_MAX) {
+        if other == number {
             continue;
         }
-        for (from, to) in [(number, other), (other, number)] {
-            let opened = pool(from).and_then(|pool| pool.enable_peer(to.unsigned_abs()));
-            if let Err(error) = opened {
+        let (Some(own), Some(others)) = (made(number), made(other)) else { continue };
+        for (pool, from, to) in [(&own, number, other), (&others, other, number)] {
+            if let Err(error) = pool.enable_peer(to.unsigned_abs()) {
                 tracing::debug!(from, to, %error, "memory is not open to the other device");
             }
         }
