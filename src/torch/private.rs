@@ -118,10 +118,10 @@ pub fn end(device: i32, id: Id) -> Result<()> {
 }
 
 /// PyTorch needs a private pool once less; after the last time its memory is everyone's. Where a
-/// capture is open that happens when it has ended.
+/// capture is open, or the driver fails, that happens later, by itself.
 ///
 /// # Errors
-/// What the driver says.
+/// `InvalidArgument` for a capture that no pool has any more; the others are released.
 pub fn release(device: i32, id: Id) -> Result<()> {
     let mut all = all();
     let Some(at) = all.iter().position(|p| p.device == device && p.id == id) else {
@@ -137,7 +137,10 @@ pub fn release(device: i32, id: Id) -> Result<()> {
     let mut done = Ok(());
     for number in gone.ended {
         match capture::release(number) {
-            Err(error) if error.status() == Status::Busy => capture::tell_gone(number),
+            Err(error) if error.status() != Status::InvalidArgument => {
+                tracing::debug!(%error, "a graph's memory is released later");
+                capture::tell_gone(number);
+            }
             released => done = done.and(released),
         }
     }
