@@ -170,6 +170,8 @@ pub fn free(address: usize, bytes: usize, number: i32, stream: u64) {
     let freed = device(number).and_then(|of| {
         let pool = handle(number)?;
         let pointer = address as *mut std::ffi::c_void;
+        // First: once the pool has the block, another thread may have it, and it would count twice.
+        let counted = counts(of).given(bytes, taken(bytes));
         // SAFETY: any address is answered with an error; the caller gives the block up.
         let mut status = unsafe { hot::dealloc(pool, pointer, stream) };
         if status == Status::InvalidStream {
@@ -178,12 +180,12 @@ pub fn free(address: usize, bytes: usize, number: i32, stream: u64) {
             status = unsafe { hot::free(pointer) };
         }
         if status != Status::Ok {
+            counts(of).not_given(counted);
             return Err(Error::new(
                 status,
                 crate::error::with_last(|m| m.to_string_lossy().into_owned()),
             ));
         }
-        counts(of).given(bytes, taken(bytes));
         Ok(())
     });
     if let Err(error) = freed
