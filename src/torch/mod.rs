@@ -5,7 +5,8 @@
 //! in the order of the stream that PyTorch names and never fails the caller; memory of a graph's
 //! private pool serves nothing else until PyTorch releases it (`private`). Must not call PyTorch,
 //! but for the filter that it gave for a private pool, and that with no lock of a pool's held.
-//! Cost over the pool's own: a lock for the counts, and a look at whether a private pool is open.
+//! Cost over the pool's own: a lock for the counts, and a look at whether a private pool is open,
+//! for each block that comes and each that goes.
 
 pub mod counts;
 pub mod private;
@@ -169,6 +170,10 @@ pub fn free(address: usize, bytes: usize, number: i32, stream: u64) {
     watch::tell(Kind::Free, address, bytes, number, stream);
     let freed = device(number).and_then(|of| {
         let pool = handle(number)?;
+        // A free may be the first that is heard of a capture, too. Without one it goes on as before.
+        if let Err(error) = private::look(number, stream) {
+            tracing::debug!(%error, "a stream's capture could not be begun at a free");
+        }
         let pointer = address as *mut std::ffi::c_void;
         // First: once the pool has the block, another thread may have it, and it would count twice.
         let counted = counts(of).given(bytes, taken(bytes));
