@@ -9,6 +9,7 @@
 //! for each block that comes and each that goes.
 
 pub mod counts;
+mod peers;
 pub mod private;
 pub mod watch;
 
@@ -102,25 +103,8 @@ fn make(number: i32, of: &Device) -> Result<u64> {
         devices::create_on(number, driver, settings)? << HANDLE_SHIFT
     };
     of.handle.store(made, Ordering::Release);
-    open_to_each_other(number);
+    peers::open(number);
     Ok(made)
-}
-
-/// The devices that PyTorch uses reach each other's memory: CUDA's own switch for that, which
-/// PyTorch turns, has no effect on memory that is mapped. A device whose pool has ended is passed
-/// over: it is opened when its next pool is made.
-fn open_to_each_other(number: i32) {
-    for other in (0i32..).take(DEVICES_MAX) {
-        if other == number {
-            continue;
-        }
-        let (Some(own), Some(others)) = (made(number), made(other)) else { continue };
-        for (pool, from, to) in [(&own, number, other), (&others, other, number)] {
-            if let Err(error) = pool.enable_peer(to.unsigned_abs()) {
-                tracing::debug!(from, to, %error, "memory is not open to the other device");
-            }
-        }
-    }
 }
 
 /// What a block of so many requested bytes takes: its slot, or its whole quanta.

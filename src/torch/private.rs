@@ -114,6 +114,8 @@ pub fn end(device: i32, id: Id) -> Result<()> {
         done = done.and(capture::end(number));
     }
     capture::unhold(hold);
+    drop(all);
+    super::peers::open_waiting();
     done
 }
 
