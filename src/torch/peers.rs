@@ -8,9 +8,12 @@
 
 use super::{DEVICES_MAX, made};
 use crate::error::{Result, Status};
-use crate::pool::Pool;
+use crate::pool::{Pool, capture};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
+
+/// The stream of a device that PyTorch uses most: its first tensor finds the mapped page.
+const DEFAULT_STREAM: u64 = 0;
 
 /// Devices whose memory is to be opened, each with the device that is to reach it.
 static WAITING: Mutex<Vec<(i32, i32)>> = Mutex::new(Vec::new());
@@ -61,7 +64,15 @@ fn must_wait(from: i32, to: i32) -> bool {
     false
 }
 
-/// Makes a device a peer.
+/// Makes a device a peer. A mapping shows whether the driver does what it says it can: a pool that
+/// has none would be of no use once the first one is refused.
 fn enable(pool: &Pool, to: u32) -> Result<()> {
-    pool.enable_peer(to)
+    let is_bare = pool.stats()?.mapped_bytes == 0 && !capture::any_open();
+    // Where there is no room for it nothing is shown, and the driver is believed.
+    let proof = if is_bare { pool.alloc(pool.page_bytes()?, DEFAULT_STREAM).ok() } else { None };
+    let enabled = pool.enable_peer(to);
+    if let Some(proof) = proof {
+        pool.dealloc(proof, DEFAULT_STREAM)?;
+    }
+    enabled
 }
