@@ -281,6 +281,11 @@ pub fn read_counts(number: i32) -> Result<Counts> {
     Ok(*counts(device(number)?))
 }
 
+/// Bytes of a page of a device's pool; 0 where it has none. Makes none.
+pub fn page_bytes(number: i32) -> u64 {
+    made(number).and_then(|pool| pool.page_bytes().ok()).unwrap_or(0) as u64
+}
+
 /// The peaks begin anew at what is there now, that of the pool's memory too.
 ///
 /// # Errors
