@@ -1753,8 +1753,8 @@ void forebay_torch_record_stream(void *ptr, forebay_stream_t stream);
  * that it takes, each time for one that it refuses. It must not call Forebay.
  * @return FOREBAY_ERROR_INVALID_ARGUMENT without a filter; else as forebay_capture_begin().
  *
- * Thread-safe. Until the private pool ends each block on a stream of the device costs a lock of the
- * process, and on a stream that is not taken the call of the filter under it.
+ * Thread-safe. Until the private pool ends each block of the process costs a lock, and on a stream
+ * of the device that is not taken the call of the filter under it.
  *
  * # Safety
  * `filter` stays callable with `ctx`, from any thread, until the private pool has ended.

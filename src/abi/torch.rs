@@ -233,8 +233,8 @@ pub extern "C" fn forebay_torch_record_stream(ptr: *mut c_void, stream: StreamT)
 /// that it takes, each time for one that it refuses. It must not call Forebay.
 /// @return FOREBAY_ERROR_INVALID_ARGUMENT without a filter; else as forebay_capture_begin().
 ///
-/// Thread-safe. Until the private pool ends each block on a stream of the device costs a lock of the
-/// process, and on a stream that is not taken the call of the filter under it.
+/// Thread-safe. Until the private pool ends each block of the process costs a lock, and on a stream
+/// of the device that is not taken the call of the filter under it.
 ///
 /// # Safety
 /// `filter` stays callable with `ctx`, from any thread, until the private pool has ended.

@@ -154,7 +154,7 @@ pub fn free(address: usize, bytes: usize, number: i32, stream: u64) {
     watch::tell(Kind::Free, address, bytes, number, stream);
     let freed = device(number).and_then(|of| {
         let pool = handle(number)?;
-        // A free may be the first that is heard of a capture, too. Without one it goes on as before.
+        // A free may be the first that is heard of a capture, too. Without one it goes on.
         if let Err(error) = private::look(number, stream) {
             tracing::debug!(%error, "a stream's capture could not be begun at a free");
         }

@@ -3,9 +3,10 @@
 //! PyTorch opens a private pool before a capture begins and gives a filter that says of a stream
 //! whether it belongs to it. So there are three parts: from the opening on no fence is recorded
 //! (a hold); the first block that comes or goes on a stream that the filter takes begins a capture
-//! of the pool's on that stream; closing ends both. The captures' memory serves nothing else until PyTorch has
-//! released the private pool as often as it has opened it. Memory that one capture freed is not
-//! used by a later one of the same private pool. Cost while none is open: one load a block.
+//! of the pool's on that stream; closing ends both. The captures' memory serves nothing else until
+//! PyTorch has released the private pool as often as it has opened it. Memory that one capture
+//! freed is not used by a later one of the same private pool. Cost while none is open: one load a
+//! block.
 
 use crate::error::{Result, Status};
 use crate::pool::capture;
