@@ -660,6 +660,10 @@ typedef struct forebay_torch_stats {
    * Requests that failed for memory.
    */
   uint64_t out_of_memory;
+  /**
+   * Bytes of a page of the device's pool; 0 before its first use.
+   */
+  uint64_t page_bytes;
 } forebay_torch_stats;
 
 #ifdef __cplusplus
@@ -1745,11 +1749,12 @@ void forebay_torch_record_stream(void *ptr, forebay_stream_t stream);
  * private pool, whose memory serves nothing else until it is released as often as it was begun.
  * No fence is recorded until it ends.
  *
- * @param filter called with `ctx` and the stream of each allocation, until it takes that stream.
- * It must not call Forebay.
+ * @param filter called with `ctx` and the stream of a block that comes or goes: once for a stream
+ * that it takes, each time for one that it refuses. It must not call Forebay.
  * @return FOREBAY_ERROR_INVALID_ARGUMENT without a filter; else as forebay_capture_begin().
  *
- * Thread-safe.
+ * Thread-safe. Until the private pool ends each block of the process costs a lock, and on a stream
+ * of the device that is not taken the call of the filter under it.
  *
  * # Safety
  * `filter` stays callable with `ctx`, from any thread, until the private pool has ended.

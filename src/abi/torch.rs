@@ -65,6 +65,8 @@ pub struct TorchStats {
     pub requested: [TorchStat; 3],
     /// Requests that failed for memory.
     pub out_of_memory: u64,
+    /// Bytes of a page of the device's pool; 0 before its first use.
+    pub page_bytes: u64,
 }
 
 /// Allocates for PyTorch: at a multiple of 512, for work on a stream of a device. The device's
@@ -227,11 +229,12 @@ pub extern "C" fn forebay_torch_record_stream(ptr: *mut c_void, stream: StreamT)
 /// private pool, whose memory serves nothing else until it is released as often as it was begun.
 /// No fence is recorded until it ends.
 ///
-/// @param filter called with `ctx` and the stream of each allocation, until it takes that stream.
-/// It must not call Forebay.
+/// @param filter called with `ctx` and the stream of a block that comes or goes: once for a stream
+/// that it takes, each time for one that it refuses. It must not call Forebay.
 /// @return FOREBAY_ERROR_INVALID_ARGUMENT without a filter; else as forebay_capture_begin().
 ///
-/// Thread-safe.
+/// Thread-safe. Until the private pool ends each block of the process costs a lock, and on a stream
+/// of the device that is not taken the call of the filter under it.
 ///
 /// # Safety
 /// `filter` stays callable with `ctx`, from any thread, until the private pool has ended.
@@ -312,6 +315,7 @@ pub unsafe extern "C" fn forebay_torch_device_stats(device: i32, stats: *mut Tor
             bytes: pack(counts.bytes),
             requested: pack(counts.requested),
             out_of_memory: counts.out_of_memory,
+            page_bytes: torch::page_bytes(device),
         };
         // SAFETY: not null, and as long as the caller said.
         unsafe { put(stats, value, "the statistics") }

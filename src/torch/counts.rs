@@ -26,9 +26,18 @@ impl Stat {
         self.peak = self.peak.max(self.current);
     }
 
-    fn take(&mut self, by: u64) {
-        self.current = self.current.saturating_sub(by);
+    /// Answers by how much `current` fell, for [`Stat::put_back`].
+    fn take(&mut self, by: u64) -> u64 {
+        let fall = by.min(self.current);
+        self.current -= fall;
         self.freed += by;
+        fall
+    }
+
+    fn put_back(&mut self, by: u64, fall: u64) {
+        self.current += fall;
+        self.freed -= by;
+        self.peak = self.peak.max(self.current);
     }
 }
 
@@ -37,6 +46,16 @@ pub const SMALL_MAX: usize = 1 << 20;
 
 /// All, small, large.
 pub type Stats3 = [Stat; 3];
+
+/// A block that was counted as gone, for [`Counts::not_given`].
+#[must_use]
+#[derive(Debug)]
+pub struct Given {
+    bytes: usize,
+    taken: usize,
+    /// By how much blocks, bytes and requested bytes fell, of all and of small or large.
+    falls: [[u64; 3]; 2],
+}
 
 /// A device's counts.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
@@ -71,12 +90,25 @@ impl Counts {
         }
     }
 
-    /// Such a block has gone.
-    pub fn given(&mut self, bytes: usize, taken: usize) {
-        for pool in pools(bytes) {
-            self.blocks[pool].take(1);
-            self.bytes[pool].take(taken as u64);
-            self.requested[pool].take(bytes as u64);
+    /// Such a block is going.
+    pub fn given(&mut self, bytes: usize, taken: usize) -> Given {
+        let falls = pools(bytes).map(|pool| {
+            [
+                self.blocks[pool].take(1),
+                self.bytes[pool].take(taken as u64),
+                self.requested[pool].take(bytes as u64),
+            ]
+        });
+        Given { bytes, taken, falls }
+    }
+
+    /// It has not gone after all.
+    pub fn not_given(&mut self, given: Given) {
+        let Given { bytes, taken, falls } = given;
+        for (pool, [blocks, held, requested]) in pools(bytes).into_iter().zip(falls) {
+            self.blocks[pool].put_back(1, blocks);
+            self.bytes[pool].put_back(taken as u64, held);
+            self.requested[pool].put_back(bytes as u64, requested);
         }
     }
 
@@ -103,7 +135,7 @@ mod tests {
     fn peaks_of_all_are_not_the_sum_of_peaks() {
         let mut counts = Counts::new();
         counts.taken(100, 512);
-        counts.given(100, 512);
+        let _gone = counts.given(100, 512);
         counts.taken(SMALL_MAX + 1, SMALL_MAX + 4096);
         let stat = |current, peak, allocated, freed| Stat { current, peak, allocated, freed };
         assert_eq!(counts.blocks, [stat(1, 1, 2, 1), stat(0, 1, 1, 1), stat(1, 1, 1, 0)]);
@@ -113,5 +145,19 @@ mod tests {
         counts.reset_peaks();
         assert_eq!(counts.blocks[1].peak, 0);
         assert_eq!(counts.bytes[0].peak, large);
+    }
+
+    #[test]
+    fn what_did_not_go_is_as_it_was() {
+        let mut counts = Counts::new();
+        counts.taken(3000, 4096);
+        let before = counts;
+        let given = counts.given(3000, 4096);
+        assert_eq!((counts.bytes[0].current, counts.bytes[0].freed), (0, 4096));
+        // More than there is, as of an address that is no block.
+        let more = counts.given(3000, 4096);
+        counts.not_given(more);
+        counts.not_given(given);
+        assert_eq!(counts, before);
     }
 }

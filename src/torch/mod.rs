@@ -5,9 +5,11 @@
 //! in the order of the stream that PyTorch names and never fails the caller; memory of a graph's
 //! private pool serves nothing else until PyTorch releases it (`private`). Must not call PyTorch,
 //! but for the filter that it gave for a private pool, and that with no lock of a pool's held.
-//! Cost over the pool's own: a lock for the counts, and a look at whether a private pool is open.
+//! Cost over the pool's own: a lock for the counts, and a look at whether a private pool is open,
+//! for each block that comes and each that goes.
 
 pub mod counts;
+mod peers;
 pub mod private;
 pub mod watch;
 
@@ -72,6 +74,15 @@ pub fn pool(number: i32) -> Result<Pool> {
     Pool::from_handle(handle(number)?)
 }
 
+/// The pool that a device has now. Makes none, unlike [`pool`]: the caller may be making one.
+fn made(number: i32) -> Option<Pool> {
+    match device(number).ok()?.handle.load(Ordering::Acquire) {
+        NONE => None,
+        0 => devices::default_made().and_then(|id| Pool::from_number(id).ok()),
+        handle => Pool::from_handle(handle).ok(),
+    }
+}
+
 #[cold]
 fn make(number: i32, of: &Device) -> Result<u64> {
     static MAKING: Mutex<()> = Mutex::new(());
@@ -92,24 +103,8 @@ fn make(number: i32, of: &Device) -> Result<u64> {
         devices::create_on(number, driver, settings)? << HANDLE_SHIFT
     };
     of.handle.store(made, Ordering::Release);
-    open_to_each_other(number);
+    peers::open(number);
     Ok(made)
-}
-
-/// The devices that PyTorch uses reach each other's memory: CUDA's own switch for that, which
-/// PyTorch turns, has no effect on memory that is mapped.
-fn open_to_each_other(number: i32) {
-    for (other, of) in (0i32..).zip(&DEVICES) {
-        if other == number || of.handle.load(Ordering::Acquire) == NONE {
-            continue;
-        }
-        for (from, to) in [(number, other), (other, number)] {
-            let opened = pool(from).and_then(|pool| pool.enable_peer(to.unsigned_abs()));
-            if let Err(error) = opened {
-                tracing::debug!(from, to, %error, "memory is not open to the other device");
-            }
-        }
-    }
 }
 
 /// What a block of so many requested bytes takes: its slot, or its whole quanta.
@@ -159,7 +154,13 @@ pub fn free(address: usize, bytes: usize, number: i32, stream: u64) {
     watch::tell(Kind::Free, address, bytes, number, stream);
     let freed = device(number).and_then(|of| {
         let pool = handle(number)?;
+        // A free may be the first that is heard of a capture, too. Without one it goes on.
+        if let Err(error) = private::look(number, stream) {
+            tracing::debug!(%error, "a stream's capture could not be begun at a free");
+        }
         let pointer = address as *mut std::ffi::c_void;
+        // First: once the pool has the block, another thread may have it, and it would count twice.
+        let counted = counts(of).given(bytes, taken(bytes));
         // SAFETY: any address is answered with an error; the caller gives the block up.
         let mut status = unsafe { hot::dealloc(pool, pointer, stream) };
         if status == Status::InvalidStream {
@@ -168,12 +169,12 @@ pub fn free(address: usize, bytes: usize, number: i32, stream: u64) {
             status = unsafe { hot::free(pointer) };
         }
         if status != Status::Ok {
+            counts(of).not_given(counted);
             return Err(Error::new(
                 status,
                 crate::error::with_last(|m| m.to_string_lossy().into_owned()),
             ));
         }
-        counts(of).given(bytes, taken(bytes));
         Ok(())
     });
     if let Err(error) = freed
@@ -278,6 +279,11 @@ pub fn record_stream(address: usize, stream: u64) -> Result<()> {
 /// `InvalidArgument` for a device that cannot be.
 pub fn read_counts(number: i32) -> Result<Counts> {
     Ok(*counts(device(number)?))
+}
+
+/// Bytes of a page of a device's pool; 0 where it has none. Makes none.
+pub fn page_bytes(number: i32) -> u64 {
+    made(number).and_then(|pool| pool.page_bytes().ok()).unwrap_or(0) as u64
 }
 
 /// The peaks begin anew at what is there now, that of the pool's memory too.

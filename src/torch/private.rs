@@ -2,10 +2,11 @@
 //!
 //! PyTorch opens a private pool before a capture begins and gives a filter that says of a stream
 //! whether it belongs to it. So there are three parts: from the opening on no fence is recorded
-//! (a hold); the first allocation on a stream that the filter takes begins a capture of the pool's
-//! on that stream; closing ends both. The captures' memory serves nothing else until PyTorch has
-//! released the private pool as often as it has opened it. Memory that one capture freed is not
-//! used by a later one of the same private pool. Cost while none is open: one load an allocation.
+//! (a hold); the first block that comes or goes on a stream that the filter takes begins a capture
+//! of the pool's on that stream; closing ends both. The captures' memory serves nothing else until
+//! PyTorch has released the private pool as often as it has opened it. Memory that one capture
+//! freed is not used by a later one of the same private pool. Cost while none is open: one load a
+//! block.
 
 use crate::error::{Result, Status};
 use crate::pool::capture;
@@ -114,14 +115,16 @@ pub fn end(device: i32, id: Id) -> Result<()> {
         done = done.and(capture::end(number));
     }
     capture::unhold(hold);
+    drop(all);
+    super::peers::open_waiting();
     done
 }
 
 /// PyTorch needs a private pool once less; after the last time its memory is everyone's. Where a
-/// capture is open that happens when it has ended.
+/// capture is open, or the driver fails, that happens later, by itself.
 ///
 /// # Errors
-/// What the driver says.
+/// `InvalidArgument` for a capture that no pool has any more; the others are released.
 pub fn release(device: i32, id: Id) -> Result<()> {
     let mut all = all();
     let Some(at) = all.iter().position(|p| p.device == device && p.id == id) else {
@@ -137,7 +140,10 @@ pub fn release(device: i32, id: Id) -> Result<()> {
     let mut done = Ok(());
     for number in gone.ended {
         match capture::release(number) {
-            Err(error) if error.status() == Status::Busy => capture::tell_gone(number),
+            Err(error) if error.status() != Status::InvalidArgument => {
+                tracing::debug!(%error, "a graph's memory is released later");
+                capture::tell_gone(number);
+            }
             released => done = done.and(released),
         }
     }

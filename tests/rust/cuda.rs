@@ -32,6 +32,8 @@ mod resets;
 mod retired;
 #[path = "cuda/streams.rs"]
 mod streams;
+#[path = "cuda/torch.rs"]
+mod torch;
 
 use cuda::Sim;
 use forebay::error::Status;
@@ -82,6 +84,7 @@ fn child_process() {
         resets::run,
         retired::run,
         streams::run,
+        torch::run,
     ];
     assert!(sections.iter().any(|run| run(&name)), "no scenario {name}");
     println!("scenario done");

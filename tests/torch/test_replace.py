@@ -314,6 +314,20 @@ assert torch.cuda.memory_snapshot() == taken["segments"]
 print("well")
 """)
 
+    def test_everything_given_back_leaves_the_counts_right(self):
+        self.well("""
+import torch, forebay.torch as ft
+ft.replace()
+kept = torch.empty(64 << 20, dtype=torch.uint8, device="cuda")
+del kept
+torch.cuda.empty_cache()
+now = ft.memory_stats()
+told = [now[f"{name}.all.{part}"] for name in ("segment", "reserved_bytes") for part in (
+    "current", "peak", "allocated", "freed")]
+assert told == [0, 32, 32, 32, 0, 64 << 20, 64 << 20, 64 << 20], told
+print("well")
+""")
+
     def test_the_history_is_asked_for_as_of_pytorch(self):
         self.well("""
 import torch, forebay.torch

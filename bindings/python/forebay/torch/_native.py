@@ -36,6 +36,7 @@ class CDeviceStats(c.Structure):
         ("bytes", CStat * 3),
         ("requested", CStat * 3),
         ("out_of_memory", c.c_uint64),
+        ("page_bytes", c.c_uint64),
     ]
 
 

@@ -51,7 +51,7 @@ def _own_stats(index: int) -> dict[str, Number]:
         accounts = Stats(**dict.fromkeys(Stats.__dataclass_fields__, 0))
     else:
         accounts = device_pool(index).stats()
-    page = accounts.mapped_bytes // max(accounts.pages_created - accounts.pages_released, 1)
+    page = counts.page_bytes
     found: dict[str, Number] = {}
     for at, name in enumerate(_POOLS):
         _stat(found, f"allocation.{name}", counts.blocks[at])
