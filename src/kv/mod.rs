@@ -48,11 +48,11 @@
 //! let cache = KvCache::new(Config::new(llama3_8b, 1000))?;
 //! assert_eq!(cache.layout(0).map(|layout| layout.block_bytes), Some(2 << 20));
 //!
-//! let prompt: Vec<i32> = (0..40).collect();
+//! let prompt: Vec<i32> = (0..48).collect();
 //! let first = cache.open(Open::default())?;
 //! cache.append(first, Tokens::Known(&prompt))?;
 //! // ... the step that computes the prompt is queued ...
-//! cache.commit(first, 40, NO_FENCE)?;
+//! cache.commit(first, 48, NO_FENCE)?;
 //!
 //! let second = cache.open(Open::default())?;
 //! let found = cache.find_prefix(second, &prompt[..39])?;
