@@ -4,14 +4,16 @@
 //! where. Promises the contract of [`crate::driver`] for the memory calls: every argument is
 //! checked against the tables before the one system call that does the work, so a
 //! failing call changes nothing. It must not read or write the memory itself.
-//! Cost: one lock, one or two ordered-map steps and one system call a call.
+//! Cost: one lock, a few array elements a page and one system call a call.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use super::pages::{Page, Pages};
 use super::ranges::Ranges;
+use super::space::Space;
 use super::spare::Spare;
 use super::sys::{self, Errno};
 use super::{Census, HostOptions};
@@ -32,51 +34,18 @@ pub(super) struct Memory {
     tables: Mutex<Tables>,
 }
 
-#[derive(Default)]
 pub(super) struct Tables {
-    pub(super) pages: BTreeMap<u64, Page>,
+    pub(super) pages: Pages,
     /// Ranges whose page is gone here, while other processes may still use them.
     pub(super) lent: Vec<(usize, usize)>,
-    mappings: BTreeMap<usize, Mapping>,
-    reservations: BTreeMap<usize, Reservation>,
+    pub(super) space: Space,
     plain: BTreeMap<usize, usize>,
     ranges: Ranges,
     spare: Spare,
     pub(super) file_bytes: usize,
-    pub(super) last_page: u64,
     page_bytes: usize,
     plain_bytes: usize,
-    reserved_bytes: usize,
     locked_bytes: usize,
-}
-
-/// A range of a file. Lives until it is both released and mapped nowhere.
-pub(super) struct Page {
-    pub(super) offset: usize,
-    pub(super) bytes: usize,
-    pub(super) mappings: u32,
-    pub(super) released: bool,
-    /// Whether descriptors were made of it.
-    pub(super) exported: bool,
-    /// The device file it came in by, when it was imported; else it lies in our own.
-    pub(super) source: Option<OwnedFd>,
-}
-
-struct Mapping {
-    bytes: usize,
-    page: u64,
-    locked: bool,
-    /// The other devices with access.
-    peers: Arc<[u32]>,
-}
-
-/// Usable addresses start at the map's key; the kernel's own range is a granule longer,
-/// so that it holds an aligned range wherever the kernel put it. The slack also keeps two
-/// reservations from touching.
-struct Reservation {
-    bytes: usize,
-    raw_address: usize,
-    raw_bytes: usize,
 }
 
 pub(super) fn fail<T>(call: Call, code: Code) -> DriverResult<T> {
@@ -115,7 +84,7 @@ impl Memory {
             peer_devices: options.peer_devices,
             mapping_budget: options.mapping_budget,
             warned: AtomicBool::new(false),
-            tables: Mutex::new(Tables::default()),
+            tables: Mutex::new(Tables::new(granularity)),
         })
     }
 
@@ -141,16 +110,15 @@ impl Memory {
     pub(super) fn census(&self, census: &mut Census) {
         let mut tables = self.tables();
         tables.take_back(&self.file);
-        let imported = tables.pages.values().filter(|page| page.source.is_some());
+        let imported = tables.pages.iter().filter(|page| page.source.is_some());
         (census.imported_pages, census.imported_bytes) =
             imported.fold((0, 0), |(count, bytes), page| (count + 1, bytes + page.bytes));
         census.pages = tables.pages.len() - census.imported_pages;
         census.lent_pages = tables.lent.len();
         census.page_bytes = tables.page_bytes;
-        census.mappings = tables.mappings.len();
+        census.mappings = tables.space.mappings();
         census.locked_bytes = tables.locked_bytes;
-        census.reservations = tables.reservations.len();
-        census.reserved_bytes = tables.reserved_bytes;
+        (census.reservations, census.reserved_bytes) = tables.space.reserved();
         census.plain_allocs = tables.plain.len();
         census.plain_bytes = tables.plain_bytes;
         census.fds = 1 + census.imported_pages;
@@ -167,27 +135,22 @@ impl Memory {
         let raw_address =
             sys::reserve(raw_bytes).map_err(|errno| error(call, errno, Code::NoAddressSpace))?;
         let address = raw_address.next_multiple_of(self.granularity);
-        tables.reservations.insert(address, Reservation { bytes, raw_address, raw_bytes });
-        tables.reserved_bytes += bytes;
+        tables.space.add(address, bytes, (raw_address, raw_bytes));
         Ok(address)
     }
 
     pub(super) fn unreserve(&self, address: usize, bytes: usize) -> DriverResult<()> {
         let call = Call::Unreserve;
-        let end = self.end_of(call, address, bytes)?;
+        self.end_of(call, address, bytes)?;
         let mut tables = self.tables();
-        let (raw_address, raw_bytes) = match tables.reservations.get(&address) {
-            Some(found) if found.bytes == bytes => (found.raw_address, found.raw_bytes),
-            _ => return fail(call, Code::InvalidValue),
+        let (raw_address, raw_bytes) = match tables.space.unused(address, bytes) {
+            Some(found) => (found.raw_address, found.raw_bytes),
+            None => return fail(call, Code::InvalidValue),
         };
-        if tables.mappings.range(address..end).next().is_some() {
-            return fail(call, Code::InvalidValue);
-        }
         // SAFETY: the range is a whole reservation of ours and nothing is mapped in it.
         let done = tables.spare.help(|| unsafe { sys::free(raw_address, raw_bytes) });
         done.map_err(|errno| mapping_error(call, errno))?;
-        tables.reservations.remove(&address);
-        tables.reserved_bytes -= bytes;
+        tables.space.remove(address);
         Ok(())
     }
 
@@ -209,20 +172,21 @@ impl Memory {
             }
             tables.file_bytes = length;
         }
-        tables.last_page += 1;
-        let id = tables.last_page;
-        tables.pages.insert(id, Page::at(offset, bytes));
+        let Some(page) = tables.pages.insert(Page::at(offset, bytes)) else {
+            tables.ranges.give(offset, bytes);
+            return fail(call, Code::OutOfMemory);
+        };
         tables.page_bytes += bytes;
-        Ok(PageHandle(id))
+        Ok(page)
     }
 
     pub(super) fn release(&self, page: PageHandle) -> DriverResult<()> {
         let mut tables = self.tables();
-        match tables.pages.get_mut(&page.0) {
+        match tables.pages.get_mut(page) {
             Some(found) if !found.released => found.released = true,
             _ => return fail(Call::Release, Code::InvalidHandle),
         }
-        tables.drop_if_unused(page.0, &self.file);
+        tables.drop_if_unused(page, &self.file);
         Ok(())
     }
 
@@ -262,8 +226,8 @@ impl Memory {
         pages: &[PageHandle],
     ) -> DriverResult<(usize, &'a OwnedFd, usize)> {
         let call = Call::Map;
-        let end = self.end_of(call, address, page_bytes)?;
-        let (file, offset) = match tables.pages.get(&pages[0].0) {
+        self.end_of(call, address, page_bytes)?;
+        let (file, offset) = match tables.pages.get(pages[0]) {
             Some(found) if found.released => return fail(call, Code::InvalidHandle),
             Some(found) if found.bytes == page_bytes => {
                 (found.source.as_ref().unwrap_or(&self.file), found.offset)
@@ -271,21 +235,22 @@ impl Memory {
             Some(_) => return fail(call, Code::InvalidValue),
             None => return fail(call, Code::InvalidHandle),
         };
-        let free_end = tables.free_end(address);
-        if free_end < end {
+        let wanted = page_bytes.saturating_mul(pages.len());
+        let room = tables.space.free_at(address, wanted) / page_bytes;
+        if room == 0 {
             return fail(call, Code::InvalidValue);
         }
         let budget = self
             .mapping_budget
-            .map_or(usize::MAX, |most| most.saturating_sub(tables.mappings.len()));
+            .map_or(usize::MAX, |most| most.saturating_sub(tables.space.mappings()));
         if budget == 0 {
             return fail(call, Code::MappingLimit);
         }
         // An imported page has a file of its own.
         let own = std::ptr::eq(file, &raw const self.file);
-        let most = if own { budget.min((free_end - address) / page_bytes) } else { 1 };
+        let most = if own { budget.min(room) } else { 1 };
         let beside = |&(ahead, page): &(usize, &PageHandle)| {
-            tables.pages.get(&page.0).is_some_and(|found| {
+            tables.pages.get(*page).is_some_and(|found| {
                 let at = offset + ahead * page_bytes;
                 let same = found.source.is_none() && found.offset == at;
                 same && found.bytes == page_bytes && !found.released
@@ -299,19 +264,19 @@ impl Memory {
         let call = Call::Unmap;
         let end = self.end_of(call, address, bytes)?;
         let mut tables = self.tables();
-        if !tables.is_whole_mappings(address, end) {
+        if !tables.space.is_whole_mappings(address, end) {
             return fail(call, Code::InvalidValue);
         }
         // SAFETY: the range is exactly whole mappings of ours, inside one reservation.
         let done = tables.spare.help(|| unsafe { sys::cover(address, bytes) });
         done.map_err(|errno| mapping_error(call, errno))?;
         let mut at = address;
-        while let Some(mapping) = tables.mappings.remove(&at) {
+        while let Some(mapping) = tables.space.unmap(at) {
             at += mapping.bytes;
             if mapping.locked {
                 tables.locked_bytes -= mapping.bytes;
             }
-            if let Some(page) = tables.pages.get_mut(&mapping.page) {
+            if let Some(page) = tables.pages.get_mut(mapping.page) {
                 page.mappings -= 1;
             }
             tables.drop_if_unused(mapping.page, &self.file);
@@ -344,19 +309,18 @@ impl Memory {
             return fail(call, Code::InvalidValue);
         }
         let mut tables = self.tables();
-        if !tables.is_whole_mappings(address, end) {
+        if !tables.space.is_whole_mappings(address, end) {
             return fail(call, Code::InvalidValue);
         }
         // SAFETY: the range is exactly whole mappings of ours.
         unsafe { sys::make_accessible(address, bytes) }
             .map_err(|errno| mapping_error(call, errno))?;
-        let peers: Arc<[u32]> = peers.into();
-        for (_, mapping) in tables.mappings.range_mut(address..end) {
-            mapping.peers = Arc::clone(&peers);
-        }
+        tables.space.set_peers(address, end, peers);
         if self.pinned {
             let locked = self.lock_or_warn(address, bytes);
-            tables.mark_locked(address, end, locked);
+            let [more, less] = tables.space.set_locked(address, end, locked);
+            tables.locked_bytes += more;
+            tables.locked_bytes -= less;
         }
         Ok(())
     }
@@ -421,25 +385,20 @@ impl Memory {
     }
 }
 
-impl Page {
-    /// A page of the device's own file.
-    pub(super) fn at(offset: usize, bytes: usize) -> Page {
-        Page { offset, bytes, mappings: 0, released: false, exported: false, source: None }
-    }
-}
-
 impl Tables {
-    /// The devices with access to each mapping that the range touches; `None` where some of the
-    /// range is not mapped.
-    pub(super) fn peers_in(&self, address: usize, end: usize) -> Option<Vec<Arc<[u32]>>> {
-        let first = self.mappings.range(..=address).next_back()?;
-        let (mut at, mut found) = (*first.0, Vec::new());
-        while at < end {
-            let mapping = self.mappings.get(&at)?;
-            at += mapping.bytes;
-            found.push(Arc::clone(&mapping.peers));
+    fn new(granularity: usize) -> Tables {
+        Tables {
+            pages: Pages::default(),
+            lent: Vec::new(),
+            space: Space::new(granularity),
+            plain: BTreeMap::new(),
+            ranges: Ranges::default(),
+            spare: Spare::default(),
+            file_bytes: 0,
+            page_bytes: 0,
+            plain_bytes: 0,
+            locked_bytes: 0,
         }
-        (*first.0 + first.1.bytes > address).then_some(found)
     }
 
     /// Gives ranges back that other processes no longer use.
@@ -469,61 +428,23 @@ impl Tables {
         self.page_bytes + self.plain_bytes
     }
 
-    /// The end of the reserved addresses from `address` up in which nothing is mapped; at most
-    /// `address` when that is mapped or not reserved.
-    fn free_end(&self, address: usize) -> usize {
-        let below = self.reservations.range(..=address).next_back();
-        let reserved = below.map_or(0, |(&start, reservation)| start + reservation.bytes);
-        let below = self.mappings.range(..=address).next_back();
-        if below.is_some_and(|(&start, mapping)| start + mapping.bytes > address) {
-            return address;
-        }
-        let above = self.mappings.range(address..).next();
-        above.map_or(reserved, |(&start, _)| start.min(reserved))
-    }
-
-    /// Whether the range is one or more adjacent mappings, whole and without a gap.
-    fn is_whole_mappings(&self, address: usize, end: usize) -> bool {
-        let mut at = address;
-        for (&start, mapping) in self.mappings.range(address..end) {
-            if start != at {
-                return false;
-            }
-            at += mapping.bytes;
-        }
-        at == end
-    }
-
     /// Notes pages of `bytes` each as mapped side by side from `address` up.
     fn add_mappings(&mut self, address: usize, bytes: usize, pages: &[PageHandle]) {
-        for (i, page) in pages.iter().enumerate() {
-            let peers = Arc::default();
-            let mapping = Mapping { bytes, page: page.0, locked: false, peers };
-            self.mappings.insert(address + i * bytes, mapping);
-            if let Some(found) = self.pages.get_mut(&page.0) {
+        self.space.map(address, bytes, pages);
+        for &page in pages {
+            if let Some(found) = self.pages.get_mut(page) {
                 found.mappings += 1;
             }
         }
     }
 
-    fn mark_locked(&mut self, address: usize, end: usize, locked: bool) {
-        for mapping in self.mappings.range_mut(address..end).map(|(_, mapping)| mapping) {
-            match (mapping.locked, locked) {
-                (false, true) => self.locked_bytes += mapping.bytes,
-                (true, false) => self.locked_bytes -= mapping.bytes,
-                _ => {}
-            }
-            mapping.locked = locked;
-        }
-    }
-
     /// Gives a page's memory back once it is released and mapped nowhere.
-    fn drop_if_unused(&mut self, id: u64, file: &OwnedFd) {
+    fn drop_if_unused(&mut self, id: PageHandle, file: &OwnedFd) {
         let unused = |page: &Page| page.released && page.mappings == 0;
-        if !self.pages.get(&id).is_some_and(unused) {
+        if !self.pages.get(id).is_some_and(unused) {
             return;
         }
-        let Some(page) = self.pages.remove(&id) else {
+        let Some(page) = self.pages.remove(id) else {
             return;
         };
         if page.source.is_some() {
@@ -540,7 +461,7 @@ impl Tables {
 impl Drop for Memory {
     fn drop(&mut self) {
         let tables = self.tables.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let reserved = tables.reservations.values().map(|r| (r.raw_address, r.raw_bytes));
+        let reserved = tables.space.raw_ranges();
         for (address, bytes) in reserved.chain(tables.plain.iter().map(|(&a, &b)| (a, b))) {
             // SAFETY: the range is ours, and no call can use it: `self` is going away.
             if let Err(errno) = unsafe { sys::free(address, bytes) } {

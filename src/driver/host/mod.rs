@@ -17,9 +17,11 @@
 mod events;
 mod graphs;
 mod memory;
+mod pages;
 mod queues;
 mod ranges;
 mod share;
+mod space;
 mod spare;
 mod streams;
 mod sys;

@@ -14,15 +14,16 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use super::memory::{Memory, Page, error, fail};
+use super::memory::{Memory, error, fail};
+use super::pages::Page;
 use super::sys;
-use crate::driver::{Call, Code, DriverResult, PageHandle};
+use crate::driver::{Call, Code, DriverError, DriverResult, PageHandle};
 
 impl Memory {
     pub(super) fn export(&self, page: PageHandle) -> DriverResult<OwnedFd> {
         let call = Call::Export;
         let mut tables = self.tables();
-        let Some(found) = tables.pages.get_mut(&page.0).filter(|found| !found.released) else {
+        let Some(found) = tables.pages.get_mut(page).filter(|found| !found.released) else {
             return fail(call, Code::InvalidHandle);
         };
         let file = found.source.as_ref().unwrap_or(&self.file);
@@ -57,18 +58,15 @@ impl Memory {
             error(call, errno, Code::Other(libc::ENOMEM.unsigned_abs()))
         })?;
         let mut tables = self.tables();
-        tables.last_page += 1;
-        let id = tables.last_page;
         let page = Page { source: Some(kept), ..Page::at(offset, bytes) };
-        tables.pages.insert(id, page);
-        Ok(PageHandle(id))
+        tables.pages.insert(page).ok_or(DriverError { call, code: Code::OutOfMemory })
     }
 
     /// The devices, beside the own one, that may use all of a range; `None` where some of it is
     /// not mapped.
     pub(super) fn peers_of(&self, address: usize, bytes: usize) -> Option<Vec<u32>> {
         let end = address.checked_add(bytes)?;
-        let all = self.tables().peers_in(address, end)?;
+        let all = self.tables().space.peers_in(address, end)?;
         let mut peers = all.first()?.to_vec();
         peers.retain(|peer| all.iter().all(|other| other.contains(peer)));
         Some(peers)
