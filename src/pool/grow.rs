@@ -221,6 +221,8 @@ impl Core {
     pub fn back(&mut self, row: IdleRun) -> std::result::Result<(), Refusal> {
         match self.vmem.map(row.granule, row.len) {
             Ok(()) => {
+                let per = self.heap.per_granule();
+                self.marks.expect((row.granule * per) as usize, (row.len * per) as usize);
                 self.heap.back(row.granule, row.len);
                 Ok(())
             }

@@ -85,12 +85,17 @@ pub fn word_class(word: u32) -> Option<usize> {
 const RANGE_MIN: usize = 128;
 const RANGE_KINDS: usize = 8;
 
+/// Descriptors that are asked for from the kernel at once: 64 KiB of them, for 256 MiB of memory.
+const POPULATE: usize = 16 << 10;
+
 /// Descriptors and marks of one pool.
 #[derive(Debug)]
 pub struct Marks {
     descriptors: Table<AtomicU32>,
     lines: Table<AtomicU32>,
     marks: Table<AtomicU8>,
+    /// Descriptors below this one have been asked for from the kernel.
+    populated: usize,
     top: usize,
     spare: [Vec<u32>; RANGE_KINDS],
 }
@@ -104,6 +109,7 @@ impl Marks {
             descriptors: Table::new(quanta)?,
             lines: Table::new(marks / LINE as usize)?,
             marks: Table::new(marks)?,
+            populated: 0,
             top: 0,
             spare: Default::default(),
         })
@@ -112,6 +118,18 @@ impl Marks {
     /// How many quanta the tables cover.
     pub fn quanta(&self) -> usize {
         self.descriptors.len()
+    }
+
+    /// Says that `quanta` quanta from `off` are about to be used. Costs a system call for each
+    /// 256 MiB that are new at the end, where it spares 16 page faults.
+    pub fn expect(&mut self, off: usize, quanta: usize) {
+        let end = off + quanta;
+        if end > self.populated {
+            let start = self.populated.max(off / POPULATE * POPULATE);
+            let end = end.next_multiple_of(POPULATE);
+            self.descriptors.populate(start, end);
+            self.populated = end;
+        }
     }
 
     /// The tables' addresses, for the hot path: descriptors, marks.
