@@ -120,6 +120,10 @@ fn ipc(text: &str) -> Option<()> {
     parse::word(text, &[("emulate", ()), ("isolate", ()), ("driver", ())])
 }
 
+fn deepbind(text: &str) -> Option<()> {
+    parse::word(text, &[("keep", ()), ("serve", ())])
+}
+
 fn some_size(text: &str) -> Option<Option<Size>> {
     Size::parse(text).map(Some)
 }
@@ -362,6 +366,15 @@ pub const VARIABLES: &[Variable] = &[
          processes open. isolate: the same, and each allocation has whole pages of 2 MiB of its \
          own. driver: CUDA's handles; all allocations are CUDA's.",
         ipc
+    ),
+    preload!(
+        "FOREBAY_DEEPBIND",
+        "keep or serve",
+        "keep",
+        "Preload library: what becomes of RTLD_DEEPBIND in a program's dlopen. keep: it stays, and \
+         a plugin so loaded reaches CUDA unseen. serve: it is taken off, so that the plugin is \
+         served; names that it shares with the program are then the program's.",
+        deepbind
     ),
     preload!(
         "FOREBAY_STATS",

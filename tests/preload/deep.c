@@ -1,5 +1,6 @@
 /* A plugin loaded with RTLD_DEEPBIND sees its own libraries' names first (mimalloc#627): calls of
- * the driver that it looks up are served all the same. Built twice: the plugin with -DPLUGIN. */
+ * the driver that it looks up are the driver's, or served where that is asked for. Built twice: the
+ * plugin with -DPLUGIN. */
 #ifdef PLUGIN
 #include <dlfcn.h>
 #include <stdint.h>
@@ -23,8 +24,8 @@ int main(int count, char **arguments) {
   int (*plug)(uint64_t *) = (int (*)(uint64_t *))dlsym(plugin, "plug");
   CUdeviceptr p = 0;
   OK(plug(&p));
-  /* DEEPBIND sends the plugin's dlsym to the C library's own: the driver serves, and the free of
-   * its memory is passed on. */
+  /* DEEPBIND sends the plugin's dlsym to the C library's own: then the driver serves, and the free
+   * of its memory is passed on. */
   long long by_pool = served("cuMemAlloc_v2");
   OK(cuMemFree_v2(p));
   IS(served("cuMemFree_v2") == by_pool, 1);

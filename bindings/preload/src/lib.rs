@@ -10,6 +10,7 @@
 //! Promises:
 //! - nothing happens at load: no constructor, no thread, no output; a process that never calls CUDA
 //!   only pays for its own `dlsym` look-ups ([`lookup`]);
+//! - `dlopen` is the real one, told of one flag less only where that is asked for ([`open`]);
 //! - exact names only are replaced, never for `RTLD_NEXT`, and never for the driver, for Forebay or
 //!   for another copy of this library ([`loader`]);
 //! - memory that the pool does not know goes to the driver; memory of an ended context goes to
@@ -27,6 +28,7 @@ mod hooks;
 mod ipc;
 mod loader;
 mod lookup;
+mod open;
 mod place;
 mod pool;
 mod settings;

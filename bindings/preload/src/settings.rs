@@ -54,6 +54,11 @@ fn variable(name: &CStr) -> Option<String> {
     raw(name).map(|text| String::from_utf8_lossy(&text).trim().to_ascii_lowercase())
 }
 
+/// Whether plugins that are loaded with `RTLD_DEEPBIND` are to be served (`FOREBAY_DEEPBIND`).
+pub fn serves_deepbind() -> bool {
+    variable(c"FOREBAY_DEEPBIND").as_deref() == Some("serve")
+}
+
 fn read() -> Settings {
     let switch = |name, default| match variable(name).as_deref() {
         Some("1" | "true" | "on" | "yes") => true,

@@ -321,9 +321,17 @@ fn two_preloaded_libraries_get_on() {
 
 #[test]
 fn plugins_loaded_deep_are_consistent() {
-    let plugin = compile("deep.c", "libplugin.so", &["-DPLUGIN", "-shared", "-fPIC", "-ldl"]);
-    let (out, _) = ends_well(preloaded(linked("deep.c", "deep")).arg(&plugin));
-    println!("a plugin loaded with RTLD_DEEPBIND: {out}");
+    compile("deep.c", "libplugin.so", &["-DPLUGIN", "-shared", "-fPIC", "-ldl"]);
+    let driver = built().driver.to_str().expect("UTF-8");
+    // The plugin is found by the program's own search path, which `dlopen` knows by its caller.
+    let with = [driver, "-Wl,--allow-shlib-undefined", "-Wl,-rpath,$ORIGIN,--enable-new-dtags"];
+    let program = compile("deep.c", "deep", &with);
+    for (value, served) in [(None, 0), (Some("keep"), 0), (Some("serve"), 1), (Some("deep"), 0)] {
+        let mut command = preloaded(&program);
+        command.arg("libplugin.so").envs(value.map(|value| ("FOREBAY_DEEPBIND", value)));
+        let (out, _) = ends_well(&mut command);
+        assert_eq!(out, format!("served {served}\nwell\n"), "{value:?}");
+    }
 }
 
 #[test]
@@ -386,7 +394,7 @@ fn nothing_of_cuda_is_needed_and_only_its_names_are_exported() {
     let exported = text(&exported.expect("nm is there where readelf is").stdout);
     for line in exported.lines() {
         let name = line.split_whitespace().last().unwrap_or_default();
-        let known = name.starts_with("cu") || ["dlsym", "forebay_preload_count"].contains(&name);
+        let known = name.starts_with("cu") || ["dlsym", "dlopen", "forebay_preload_count"].contains(&name);
         assert!(known && !name.contains('@'), "{line}");
     }
     assert!(exported.contains(" cuMemAllocAsync_ptsz\n"), "{exported}");

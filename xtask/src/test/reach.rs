@@ -59,9 +59,13 @@ pub fn build(staged: &Staged, name: &str, first: Option<&Path>) -> Outcome<Vec<R
         plain("static", one("runtime_static", checks, &[], &staged.archive)?),
         plain("driver", one("driver", &["driver.c"], &[], &folder.join("libcuda.so.1"))?),
     ];
-    for (name, words) in [("plugin", &[][..]), ("plugin_deep", &["deep"])] {
+    let deep = &["deep"][..];
+    for (name, words) in [("plugin", &[][..]), ("plugin_deep", deep), ("plugin_deep_kept", deep)] {
         let mut command = proc::program(&host);
         command.arg(&plugin).args(words);
+        if name == "plugin_deep" {
+            command.env("FOREBAY_DEEPBIND", "serve");
+        }
         all.push(Reach { name, command });
     }
     Ok(ready(all, staged))

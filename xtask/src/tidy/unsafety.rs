@@ -56,6 +56,7 @@ const ALLOWED: &[(&str, &str)] = &[
     ("bindings/preload/src/ipc/", "sockets and descriptors; the pool's C ABI; the CUDA driver"),
     ("bindings/preload/src/loader.rs", "the loader: names, handles, objects"),
     ("bindings/preload/src/lookup.rs", "dlsym and cuGetProcAddress"),
+    ("bindings/preload/src/open.rs", "dlopen"),
     ("bindings/preload/src/place.rs", "the CUDA driver: contexts; the pool's C ABI"),
     ("bindings/preload/src/pool.rs", "the pool's C ABI, opened by the loader"),
     ("bindings/preload/src/settings.rs", "the C library's environment"),
