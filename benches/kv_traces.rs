@@ -12,7 +12,8 @@
 //! `--json` prints `{"rows":[...]}`. Cost: some seconds, and about 1 GiB for the largest cache.
 
 use forebay::kv::{
-    Append, Config, Content, Element, Geometry, KvCache, KvError, NO_FENCE, Open, Order, Seq, Tokens,
+    Append, Config, Content, Element, Geometry, KvCache, KvError, NO_FENCE, Open, Order, Seq,
+    Tokens,
 };
 use serde_json::{Value, json};
 use std::collections::{HashSet, VecDeque};
