@@ -1900,7 +1900,8 @@ forebay_status forebay_kv_copied(forebay_kv_t kv, uint64_t batch, forebay_kv_fen
  * @return FOREBAY_ERROR_INVALID_ARGUMENT when the row is too short, or there is no such group.
  *
  * # Safety
- * `row` is valid for reads and writes of `entries` numbers; `delta` is NULL or valid for the write.
+ * `row` is valid for reads and writes of `entries` numbers; `delta` is NULL or valid for the
+ * write.
  */
 forebay_status forebay_kv_row(forebay_kv_t kv,
                               uint32_t group,
@@ -1993,10 +1994,11 @@ forebay_status forebay_kv_blocks_take(forebay_kv_t kv,
                                       struct forebay_kv_shortage *shortage);
 
 /**
- * Takes one reference more to each block. Null blocks are passed over.
+ * Takes one reference more to each block, also to registered ones that nobody holds. Null blocks
+ * are passed over.
  *
- * @return FOREBAY_ERROR_INVALID_ARGUMENT, with nothing changed, for a block that is not held by
- * this level.
+ * @return FOREBAY_ERROR_INVALID_ARGUMENT, with nothing changed, for a block that is not this
+ * level's, or is held by nobody and not registered.
  *
  * # Safety
  * `blocks` is valid for reads of `count` numbers.
@@ -2055,6 +2057,23 @@ forebay_status forebay_kv_blocks_find(forebay_kv_t kv,
                                       size_t *found);
 
 /**
+ * A block of each hash, up to the first hash that is not there, without a reference: the numbers
+ * hold until the next call that gives blocks out. Of several with one hash the one that was
+ * registered first.
+ *
+ * @param found receives how many; their numbers are at the front of blocks.
+ *
+ * # Safety
+ * As of forebay_kv_blocks_find().
+ */
+forebay_status forebay_kv_blocks_peek(forebay_kv_t kv,
+                                      uint32_t group,
+                                      const struct forebay_kv_digest *digests,
+                                      uint32_t *blocks,
+                                      size_t count,
+                                      size_t *found);
+
+/**
  * Makes blocks unknown, so that they are found no more; those that nobody holds become free.
  *
  * @param evicted NULL, or receives how many were known before and are not now.
@@ -2087,7 +2106,7 @@ forebay_status forebay_kv_get_stats(forebay_kv_t kv,
  * Takes events, oldest first.
  *
  * @param count receives how many were written, at most capacity.
- * @param dropped NULL, or receives how many were lost since the last call because nobody took them.
+ * @param dropped NULL, or receives how many were lost since the last call, as nobody took them.
  *
  * # Safety
  * `events` is valid for writes of `capacity` elements; `count` and `dropped` are NULL or valid for

@@ -172,9 +172,10 @@ class kv_sequence {
     check(forebay_kv_find_prefix(cache_, handle_, tokens, count, &found));
     return found;
   }
-  /// Appends tokens (NULL: only their number is known). Nothing: done. Else nothing has changed, and
-  /// this is what lacked.
-  std::optional<forebay_kv_shortage> append(const std::int32_t *tokens, std::uint32_t count) const {
+  /// Appends tokens (NULL: only their number is known). Nothing: done. Else nothing has changed,
+  /// and this is what lacked.
+  std::optional<forebay_kv_shortage> append(const std::int32_t *tokens,
+                                            std::uint32_t count) const {
     forebay_kv_shortage lacking = no_shortage();
     const forebay_status status = forebay_kv_append(cache_, handle_, tokens, count, &lacking);
     if (status == FOREBAY_ERROR_NO_BLOCKS) return lacking;

@@ -344,7 +344,8 @@ class Server {
 
   void progress() const {
     const bool terminal = ::isatty(2) != 0;
-    std::fprintf(stderr, "%s%" PRIu64 " of %zu requests, %" PRIu64 " tokens, %zu running, %zu waiting%s",
+    std::fprintf(stderr,
+                 "%s%" PRIu64 " of %zu requests, %" PRIu64 " tokens, %zu running, %zu waiting%s",
                  terminal ? "\r\033[K" : "  ", figures_.served, all_, figures_.answered,
                  running_.size(), waiting_.size(), terminal ? "" : "\n");
     std::fflush(stderr);

@@ -3,7 +3,9 @@
 use super::kv_types::*;
 use super::{list, list_mut, null, put, write_sized};
 use crate::error::{Error, Result, Status};
-use crate::kv::{Copies, CopyJob, Counts, Delta, Digest, Event, KvCache, Seq, handles};
+use crate::kv::{
+    Copies, CopyJob, Counts, Delta, Digest, Event, KvCache, Result as KvResult, Seq, handles,
+};
 use crate::pool::slow::guarded;
 use std::ffi::c_char;
 
@@ -106,7 +108,8 @@ pub extern "C" fn forebay_kv_copied(kv: KvT, batch: u64, after: KvFence) -> Stat
 /// @return FOREBAY_ERROR_INVALID_ARGUMENT when the row is too short, or there is no such group.
 ///
 /// # Safety
-/// `row` is valid for reads and writes of `entries` numbers; `delta` is NULL or valid for the write.
+/// `row` is valid for reads and writes of `entries` numbers; `delta` is NULL or valid for the
+/// write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_kv_row(
     kv: KvT,
@@ -274,10 +277,11 @@ pub unsafe extern "C" fn forebay_kv_blocks_take(
     })
 }
 
-/// Takes one reference more to each block. Null blocks are passed over.
+/// Takes one reference more to each block, also to registered ones that nobody holds. Null blocks
+/// are passed over.
 ///
-/// @return FOREBAY_ERROR_INVALID_ARGUMENT, with nothing changed, for a block that is not held by
-/// this level.
+/// @return FOREBAY_ERROR_INVALID_ARGUMENT, with nothing changed, for a block that is not this
+/// level's, or is held by nobody and not registered.
 ///
 /// # Safety
 /// `blocks` is valid for reads of `count` numbers.
@@ -356,6 +360,20 @@ pub unsafe extern "C" fn forebay_kv_blocks_find(
     count: usize,
     found: *mut usize,
 ) -> Status {
+    // SAFETY: as the caller promised.
+    unsafe { look_up(kv, (group, digests, blocks, count), found, KvCache::find_blocks) }
+}
+
+/// Looks blocks up in one of two ways.
+///
+/// # Safety
+/// As of forebay_kv_blocks_find().
+unsafe fn look_up(
+    kv: KvT,
+    (group, digests, blocks, count): (u32, *const KvDigest, *mut u32, usize),
+    found: *mut usize,
+    way: fn(&KvCache, u32, &[Digest], &mut [u32]) -> KvResult<usize>,
+) -> Status {
     with(kv, |cache| {
         if found.is_null() {
             return Err(null("the count"));
@@ -365,10 +383,31 @@ pub unsafe extern "C" fn forebay_kv_blocks_find(
             (list(digests, count, "the digests")?, list_mut(blocks, count, "the blocks")?)
         };
         let digests: Vec<Digest> = digests.iter().map(|digest| digest.bytes).collect();
-        let hits = cache.find_blocks(group, &digests, blocks)?;
+        let hits = way(cache, group, &digests, blocks)?;
         // SAFETY: as the caller promised.
         unsafe { put(found, hits, "the count") }
     })
+}
+
+/// A block of each hash, up to the first hash that is not there, without a reference: the numbers
+/// hold until the next call that gives blocks out. Of several with one hash the one that was
+/// registered first.
+///
+/// @param found receives how many; their numbers are at the front of blocks.
+///
+/// # Safety
+/// As of forebay_kv_blocks_find().
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forebay_kv_blocks_peek(
+    kv: KvT,
+    group: u32,
+    digests: *const KvDigest,
+    blocks: *mut u32,
+    count: usize,
+    found: *mut usize,
+) -> Status {
+    // SAFETY: as the caller promised.
+    unsafe { look_up(kv, (group, digests, blocks, count), found, KvCache::peek_blocks) }
 }
 
 /// Makes blocks unknown, so that they are found no more; those that nobody holds become free.
@@ -440,7 +479,7 @@ pub unsafe extern "C" fn forebay_kv_get_stats(
 /// Takes events, oldest first.
 ///
 /// @param count receives how many were written, at most capacity.
-/// @param dropped NULL, or receives how many were lost since the last call because nobody took them.
+/// @param dropped NULL, or receives how many were lost since the last call, as nobody took them.
 ///
 /// # Safety
 /// `events` is valid for writes of `capacity` elements; `count` and `dropped` are NULL or valid for

@@ -245,6 +245,12 @@ static void raw(void) {
   CHECK_OK(forebay_kv_blocks_find(kv, 0, digests, again, 3, &found));
   CHECK(found == 2 && again[0] == blocks[0] && again[1] == blocks[1]);
   CHECK_OK(forebay_kv_blocks_release(kv, 0, again, 2, 0));
+  again[0] = again[1] = 0;
+  CHECK_OK(forebay_kv_blocks_peek(kv, 0, digests, again, 3, &found));
+  CHECK(found == 2 && again[0] == blocks[0] && again[1] == blocks[1] && counts(kv).cached == 1);
+  CHECK_OK(forebay_kv_blocks_hold(kv, 0, again + 1, 1));
+  CHECK(counts(kv).cached == 0 && counts(kv).used == 2);
+  CHECK_OK(forebay_kv_blocks_release(kv, 0, again + 1, 1, 0));
   size_t evicted = 9;
   CHECK_OK(forebay_kv_blocks_evict(kv, 0, blocks, 3, &evicted));
   CHECK(evicted == 2 && counts(kv).cached == 0);
