@@ -5,10 +5,11 @@
 //! *Waste*: requests wait from the start and are served by continuous batching, so that memory is
 //! full until the last ones; the last prompt is computed in chunks as far as blocks reach, a
 //! hundredth of them is left to running requests, and the newest is put back when blocks lack.
-//! Bytes that hold the keys and values of no token, over all bytes, mean of the steps while requests
-//! wait. Beside it the same with memory for the trace's longest request each. *Prefixes*: Mooncake's requests one after the
-//! other on a cache of a given size; tokens found over tokens asked for, beside what a cache
-//! without end would find, counted from the trace's own block hashes alone.
+//! Bytes that hold the keys and values of no token, over all bytes, mean of the steps while
+//! requests wait. Beside it the same with memory for the trace's longest request each.
+//! *Prefixes*: Mooncake's requests one after the other on a cache of a given size; tokens found
+//! over tokens asked for, beside what a cache without end would find, counted from the trace's own
+//! block hashes alone.
 //! `--json` prints `{"rows":[...]}`. Cost: some seconds, and about 1 GiB for the largest cache.
 
 use forebay::kv::{
