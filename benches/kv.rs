@@ -1,9 +1,8 @@
 //! What the bookkeeping of a paged KV cache costs: nanoseconds of thread CPU time, medians.
 //!
 //! 100,000 blocks of 16 tokens, prefixes, statistics and events on. Each load is run some rounds in
-//! one process; the median is the figure. No device is touched: there is none in this layer. Other
-//! caches' figures are not measured here. `--json` prints `{"rows":[...]}`; `--quick` runs fewer
-//! rounds. Cost: some seconds.
+//! one process; the median is the figure. No device is touched: there is none in this layer.
+//! `--json` prints `{"rows":[...]}`; `--quick` runs fewer rounds. Cost: some seconds.
 
 #[path = "../cli/src/cpu_time.rs"]
 mod cpu_time;

@@ -1,14 +1,30 @@
-//! Group `kv`: what the bookkeeping of a paged KV cache costs, by `benches/kv.rs`, and how much of
+//! Group `kv`: what the bookkeeping of a paged KV cache costs, by `benches/kv.rs`, beside NVIDIA's
+//! block manager and vLLM's, by `benches/kv_peers`, and how much of
 //! its memory holds tokens under real requests, by `benches/kv_traces.rs`. The second needs the
 //! requests, in the folder `traces` beside that of `FOREBAY_TRACES`.
 
 use super::{Row, gather, rows_from_json};
 use crate::{Outcome, proc};
+use serde_json::{Map, Value};
 use std::path::PathBuf;
 
 /// Measures all; `quick` runs fewer rounds, and an eighth of the requests.
 pub fn run(quick: bool) -> Outcome<Vec<Row>> {
+    let peers = [("kvbm-logical", kvbm as Peer), ("vllm", vllm)].map(|(name, peer)| {
+        let figures = peer(quick).unwrap_or_else(|why| {
+            println!("  skipped: {name}: {why}");
+            Map::new()
+        });
+        (name, figures)
+    });
     let mut rows = bench("kv", &[], quick)?;
+    for row in &mut rows {
+        let load = row.name.trim_start_matches("kv/");
+        let found = peers
+            .iter()
+            .filter_map(|(name, figures)| Some(((*name).to_owned(), figures.get(load)?.as_f64()?)));
+        row.peers = found.collect();
+    }
     let traces = std::env::var_os("FOREBAY_TRACES").map(PathBuf::from).unwrap_or_default();
     let requests = traces.join("../traces");
     if requests.join("mooncake_conversation_trace.jsonl.gz").is_file() {
@@ -18,6 +34,40 @@ pub fn run(quick: bool) -> Outcome<Vec<Row>> {
         println!("  skipped: requests of real services (beside the folder of FOREBAY_TRACES)");
     }
     Ok(rows)
+}
+
+/// What a peer takes for each load, in the unit of the cache's own row.
+type Peer = fn(bool) -> Outcome<Map<String, Value>>;
+
+/// NVIDIA's block manager, from crates.io.
+fn kvbm(quick: bool) -> Outcome<Map<String, Value>> {
+    let target = proc::target_dir().join("kv-peers");
+    let mut cargo = proc::cargo();
+    cargo.args([
+        "build",
+        "--release",
+        "--locked",
+        "--manifest-path",
+        "benches/kv_peers/Cargo.toml",
+    ]);
+    proc::run(cargo.arg("--target-dir").arg(&target))?;
+    let mut program = proc::program(target.join("release/forebay-bench-kv-peers"));
+    object(&proc::capture(program.args(quick.then_some("--quick")))?)
+}
+
+/// vLLM's own class, out of the source of its release.
+fn vllm(quick: bool) -> Outcome<Map<String, Value>> {
+    let mut python = proc::program("python3");
+    python.arg("benches/kv_peers/vllm_pool.py").arg(proc::target_dir().join("vllm-source"));
+    python.current_dir(proc::root()).env("PYTHONDONTWRITEBYTECODE", "1");
+    object(&proc::capture(python.args(quick.then_some("--quick")))?)
+}
+
+fn object(text: &str) -> Outcome<Map<String, Value>> {
+    match serde_json::from_str(text) {
+        Ok(Value::Object(object)) => Ok(object),
+        _ => Err(format!("not one JSON object:\n{text}")),
+    }
 }
 
 fn bench(name: &str, more: &[&str], quick: bool) -> Outcome<Vec<Row>> {
