@@ -71,7 +71,8 @@ fn prompts(rounds: usize) -> [f64; 3] {
             assert!(manager.match_blocks(&hashes).is_empty());
             let blocks = manager.allocate_blocks(PROMPT).expect("blocks");
             let staged = blocks.into_iter().zip(&hashes);
-            let staged = staged.map(|(block, hash)| block.stage(*hash, BLOCK_TOKENS).expect("full"));
+            let staged =
+                staged.map(|(block, hash)| block.stage(*hash, BLOCK_TOKENS).expect("full"));
             held = manager.register_blocks(staged.collect());
         }) / 1e3);
         drop(held);

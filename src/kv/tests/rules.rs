@@ -344,8 +344,14 @@ fn the_raw_level_holds_registers_and_finds() {
     assert!(cache.register_blocks(0, &[(1, digest(3))]).is_err(), "it has a hash");
     cache.release_blocks(0, &[3, 2, 1], NO_FENCE).expect("held");
     assert!(cache.release_blocks(0, &[3], NO_FENCE).is_err(), "nobody holds it");
-    assert!(cache.hold_blocks(0, &[1]).is_err(), "it is to be found again");
+    assert!(cache.hold_blocks(0, &[1, 3]).is_err(), "3 is free");
     assert_eq!(counts(&cache), (0, 3, 2, 0));
+    let mut seen = [0; 2];
+    assert_eq!(cache.peek_blocks(0, &[digest(2), digest(9)], &mut seen), Ok(1));
+    assert_eq!((seen[0], counts(&cache)), (2, (0, 3, 2, 0)));
+    cache.hold_blocks(0, &[2]).expect("registered");
+    assert_eq!(counts(&cache), (1, 3, 1, 0));
+    cache.release_blocks(0, &[2], NO_FENCE).expect("held");
     let mut found = [0; 3];
     let sought = [digest(1), digest(9), digest(2)];
     assert_eq!(cache.find_blocks(0, &sought, &mut found), Ok(1));
