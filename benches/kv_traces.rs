@@ -134,7 +134,7 @@ fn reserve_longest(requests: &[Request]) -> (f64, f64) {
     let mut waiting: VecDeque<Request> = requests.iter().copied().collect();
     let mut running: Vec<Request> = Vec::new();
     let (mut steps, mut waste) = (0u64, 0.0);
-    while !waiting.is_empty() {
+    while !waiting.is_empty() && fit > 0 {
         let room = (fit - running.len()).min(waiting.len());
         running.extend(waiting.drain(..room));
         running.iter_mut().for_each(|one| one.known += 1);

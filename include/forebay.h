@@ -1656,11 +1656,12 @@ forebay_status forebay_kv_create(const struct forebay_kv_options *options, foreb
  * Ends a cache, once calls of other threads on it have ended. Its handle and its sequences are
  * errors from now on.
  *
- * @param leaks NULL, or receives what was still held; with FOREBAY_LOG=warn that is logged too.
+ * @param leaks NULL, or receives what was still held; how much is logged too, where the log is on
+ * (FOREBAY_LOG, forebay_set_log_callback()).
  * @return FOREBAY_ERROR_INVALID_ARGUMENT for a handle that names none, or leaks without
  * struct_size: the cache is then untouched.
  *
- * Thread-safe.
+ * Thread-safe; works after forebay_shutdown() too.
  *
  * # Safety
  * `leaks` is NULL or valid for reads and writes, with its list.
@@ -1734,7 +1735,7 @@ forebay_status forebay_kv_append(forebay_kv_t kv,
 /**
  * Appends to several sequences, in order, under one lock.
  *
- * @param done NULL, or receives how many were done: those before the one that was refused stand,
+ * @param done NULL, or receives how many were done, also on failure: those before the one that was refused stand,
  * it and those after it are unchanged.
  * @return as forebay_kv_append() for the one that was refused.
  *
@@ -1869,7 +1870,7 @@ forebay_status forebay_kv_get_layout(forebay_kv_t kv,
  *
  * @param count receives how many were written to jobs, at most capacity; call again while it is
  * capacity.
- * @param batch receives the number to give to forebay_kv_copied(); 0 when there are none.
+ * @param batch receives the number to give to forebay_kv_copied(); 0 when none were written.
  *
  * Thread-safe.
  *
@@ -1917,11 +1918,14 @@ forebay_status forebay_kv_row(forebay_kv_t kv,
  *
  * @param stride entries from a row to the next.
  * @param deltas NULL, or receives one for each sequence.
- * @return as there; rows before the one that is refused were written.
+ * @param done NULL, or receives how many rows were written, also on failure: those before the one
+ * that was refused.
+ * @return as there.
  *
  * # Safety
  * `seqs` is valid for reads of `count` handles, `array` for reads and writes of `count` times
- * `stride` numbers, `deltas` is NULL or valid for writes of `count` elements.
+ * `stride` numbers, `deltas` is NULL or valid for writes of `count` elements, `done` is NULL or
+ * valid for the write.
  */
 forebay_status forebay_kv_rows(forebay_kv_t kv,
                                uint32_t group,
@@ -1929,13 +1933,15 @@ forebay_status forebay_kv_rows(forebay_kv_t kv,
                                size_t count,
                                int32_t *array,
                                size_t stride,
-                               struct forebay_kv_delta *deltas);
+                               struct forebay_kv_delta *deltas,
+                               size_t *done);
 
 /**
  * The slots of a sequence's tokens `from` to `from + count`: the block's number times its tokens,
  * and the place in it.
  *
- * @return FOREBAY_ERROR_INVALID_ARGUMENT for tokens that are not there or were trimmed.
+ * @return FOREBAY_ERROR_INVALID_ARGUMENT for tokens that are not there or were trimmed;
+ * FOREBAY_ERROR_UNSUPPORTED in a group of states.
  *
  * # Safety
  * `slots` is valid for writes of `count` numbers.
@@ -1955,12 +1961,13 @@ forebay_status forebay_kv_slots(forebay_kv_t kv,
  * @param indptr receives count + 1 entries, last_page_len count.
  * @param needed NULL, or receives how many entries indices needs.
  * @return FOREBAY_ERROR_LIMIT when capacity is smaller than that: indices holds nothing of use
- * then; FOREBAY_ERROR_INVALID_ARGUMENT for a sequence without tokens.
+ * then; FOREBAY_ERROR_INVALID_ARGUMENT for a sequence without tokens; FOREBAY_ERROR_UNSUPPORTED in a
+ * group of states.
  *
  * # Safety
  * `seqs` is valid for reads of `count` handles; `indptr`, `indices` and `last_page_len` are valid
- * for reads and writes of `count + 1`, `capacity` and `count` numbers; `needed` is NULL or valid
- * for the write.
+ * for reads and writes of `count + 1`, `capacity` and `count` numbers and do not overlap; `needed`
+ * is NULL or valid for the write.
  */
 forebay_status forebay_kv_csr(forebay_kv_t kv,
                               uint32_t group,

@@ -78,9 +78,9 @@ class kv_cache {
   }
   /// A group's blocks by state at one moment, without the cache's lock.
   forebay_kv_counts counts(std::uint32_t group = 0) const {
+    if (group >= stats().groups) static_cast<void>(layout(group));  // throws, with its reason
     std::vector<forebay_kv_counts> all(group + std::size_t{1});
-    const forebay_kv_stats found = stats(all.data(), all.size());
-    if (group >= found.groups) check(FOREBAY_ERROR_INVALID_ARGUMENT);
+    static_cast<void>(stats(all.data(), all.size()));
     return all[group];
   }
   /// The cache's figures; `groups` receives the first `count` groups' unless it is NULL.
@@ -107,8 +107,8 @@ class kv_cache {
   void audit() const { check(forebay_kv_check(handle_, nullptr, 0)); }
 
   /// Makes the copies that are needed: `copy(job)` queues one; `after` is the fence behind which
-  /// all are done, 0 when they are done on return. Returns how many there were. Where `copy`
-  /// throws, all blocks of that call stay held until the cache ends.
+  /// all are done, 0 when they are done on return. Returns how many there were. They come 64 at a
+  /// time; where `copy` throws, the blocks of those 64 stay held until the cache ends.
   template <class Copy>
   std::size_t make_copies(forebay_kv_fence after, Copy &&copy) const {
     std::size_t made = 0;

@@ -354,10 +354,10 @@ class Server {
   Arguments arguments_;
   std::size_t all_;
   std::deque<Request> waiting_;
-  std::vector<Running> running_;
   std::vector<std::size_t> rows_;  // of the table, unused
   forebay::pool pool_;
   forebay::kv_cache cache_;
+  std::vector<Running> running_;  // sequences end before their cache
   Device device_;
   std::size_t width_;
   std::vector<std::int32_t> table_;
@@ -415,7 +415,8 @@ std::deque<Request> read(const Arguments &arguments) {
     unsigned long prompt = 0, answer = 0;
     char comma = 0;
     std::getline(fields, time, ',');
-    if (!(fields >> prompt >> comma >> answer) || comma != ',' || prompt + answer > 1U << 20) {
+    const bool read = static_cast<bool>(fields >> prompt >> comma >> answer) && comma == ',';
+    if (!read || prompt > 1U << 20 || answer > 1U << 20) {
       std::fprintf(stderr, "serve: %s:%zu: expected time,prompt tokens,answer tokens\n",
                    arguments.trace.c_str(), number);
       std::exit(2);
@@ -485,12 +486,13 @@ int main(int count, char **words) {
       continue;
     }
     const unsigned long value = at + 1 < count ? std::strtoul(words[++at], nullptr, 10) : 0;
-    if (value == 0 || value > 1U << 30) return usage();
+    if (value == 0 || value > 1U << 24) return usage();
     if (word == "--requests") {
       arguments.requests = value;
     } else if (word == "--blocks") {
       arguments.blocks = static_cast<std::uint32_t>(value);
     } else if (word == "--batch") {
+      if (value > 1U << 14) return usage();
       arguments.batch = value;
     } else {
       return usage();

@@ -1,7 +1,7 @@
 //! The paged KV cache's books: made, its sequences opened, grown, shared and ended.
 
 use super::kv_types::*;
-use super::{list, null, put, read_sized, write_sized};
+use super::{check_size, list, null, put, read_sized, write_sized};
 use crate::error::{Error, Result, Status};
 use crate::kv::{
     Append, Config, Content, Element, Geometry, Group, Hashing, KvCache, KvError, Open, Order,
@@ -14,22 +14,34 @@ fn with(kv: KvT, f: impl FnOnce(&KvCache) -> Result<()>) -> Status {
     guarded(|| handles::with(kv as u64, f))
 }
 
-/// Tells what lacked, if that was the reason and somebody asks.
+/// Where a caller wants to be told what lacked; checked before anything is done.
+pub(super) struct Asked(*mut KvShortage);
+
+/// The place for what lacks.
 ///
 /// # Safety
-/// `to` is NULL or valid for reads and writes of its struct_size.
-pub(super) unsafe fn told<T>(
-    result: std::result::Result<T, KvError>,
-    to: *mut KvShortage,
-) -> Result<T> {
-    if let (Err(KvError::NoBlocks(shortage)), false) = (&result, to.is_null()) {
-        let Shortage { group, need, free, evictable, quarantined } = *shortage;
-        let value =
-            KvShortage { struct_size: 0, group, need, free, evictable, quarantined, reserved: 0 };
-        // SAFETY: as the caller promised.
-        unsafe { write_sized(to, value, "forebay_kv_shortage")? };
+/// `to` is NULL or valid for reads and writes of its struct_size while the answer is in use.
+pub(super) unsafe fn asked(to: *mut KvShortage) -> Result<Asked> {
+    if !to.is_null() {
+        // SAFETY: not null; the size is the first word.
+        check_size("forebay_kv_shortage", unsafe { to.cast::<usize>().read() })?;
     }
-    Ok(result?)
+    Ok(Asked(to))
+}
+
+impl Asked {
+    /// Tells what lacked, if that was the reason.
+    pub(super) fn tell<T>(self, result: std::result::Result<T, KvError>) -> Result<T> {
+        if let (Err(KvError::NoBlocks(shortage)), false) = (&result, self.0.is_null()) {
+            let Shortage { group, need, free, evictable, quarantined } = *shortage;
+            let (struct_size, reserved) = (0, 0);
+            let value =
+                KvShortage { struct_size, group, need, free, evictable, quarantined, reserved };
+            // SAFETY: as the caller of `asked` promised.
+            unsafe { write_sized(self.0, value, "forebay_kv_shortage")? };
+        }
+        Ok(result?)
+    }
 }
 
 /// Fills `options` with the defaults: prefixes by XXH3 and LRU, 1024 sequences, no limit on
@@ -80,6 +92,7 @@ pub unsafe extern "C" fn forebay_kv_create(options: *const KvOptions, kv: *mut K
         // SAFETY: as the caller promised; any bytes are numbers, or a list that can be read.
         unsafe {
             put(kv, std::ptr::null_mut(), "the cache")?;
+            crate::logging::init(&crate::config::Config::from_env()?);
             let options = read_sized(options, default_options(), "forebay_kv_options")?;
             let groups = list(options.groups, options.group_count, "the groups")?;
             let cache = KvCache::new(config(&options, groups)?).map_err(Error::from)?;
@@ -90,6 +103,11 @@ pub unsafe extern "C" fn forebay_kv_create(options: *const KvOptions, kv: *mut K
 
 fn wrong(text: String) -> Error {
     Error::new(Status::InvalidArgument, text)
+}
+
+/// Refuses what versions to come may give a meaning.
+fn unused(reserved: u32) -> Result<()> {
+    if reserved == 0 { Ok(()) } else { Err(wrong("an item's reserved field must be 0".to_owned())) }
 }
 
 fn switch(name: &str, value: u32) -> Result<bool> {
@@ -149,6 +167,12 @@ fn group(at: usize, g: &KvGroup) -> Result<Group> {
         FOREBAY_KV_STATE => Content::State { bytes: g.state_bytes },
         other => return unknown("content", other),
     };
+    if g.window > 0 && g.content != FOREBAY_KV_ATTENTION {
+        return Err(wrong(format!("group {at}: only attention has a window; use 0")));
+    }
+    if g.state_bytes > 0 && g.content != FOREBAY_KV_STATE {
+        return Err(wrong(format!("group {at}: state_bytes without a state; use 0")));
+    }
     let order = match g.order {
         FOREBAY_KV_BLOCK_OUTER => Order::BlockOuter,
         FOREBAY_KV_LAYER_OUTER => Order::LayerOuter,
@@ -170,11 +194,12 @@ fn group(at: usize, g: &KvGroup) -> Result<Group> {
 /// Ends a cache, once calls of other threads on it have ended. Its handle and its sequences are
 /// errors from now on.
 ///
-/// @param leaks NULL, or receives what was still held; with FOREBAY_LOG=warn that is logged too.
+/// @param leaks NULL, or receives what was still held; how much is logged too, where the log is on
+/// (FOREBAY_LOG, forebay_set_log_callback()).
 /// @return FOREBAY_ERROR_INVALID_ARGUMENT for a handle that names none, or leaks without
 /// struct_size: the cache is then untouched.
 ///
-/// Thread-safe.
+/// Thread-safe; works after forebay_shutdown() too.
 ///
 /// # Safety
 /// `leaks` is NULL or valid for reads and writes, with its list.
@@ -199,7 +224,12 @@ pub unsafe extern "C" fn forebay_kv_destroy(kv: KvT, leaks: *mut KvLeaks) -> Sta
         }
         let found = handles::take(kv as u64)?.into_leaks();
         if !found.is_empty() {
-            tracing::warn!(?found, "a KV cache was destroyed in use");
+            tracing::warn!(
+                sequences = found.sequences.len(),
+                copies = found.copies,
+                block_references = found.raw_references,
+                "a KV cache was destroyed in use"
+            );
         }
         value.sequences = found.sequences.len() as u64;
         value.copies = u64::from(found.copies);
@@ -320,14 +350,14 @@ pub unsafe extern "C" fn forebay_kv_append(
 ) -> Status {
     // SAFETY: as the caller promised.
     with(kv, |cache| unsafe {
-        let tokens = new_tokens(tokens, count)?;
-        told(cache.append(Seq::from_raw(seq), tokens), shortage)
+        let (asked, tokens) = (asked(shortage)?, new_tokens(tokens, count)?);
+        asked.tell(cache.append(Seq::from_raw(seq), tokens))
     })
 }
 
 /// Appends to several sequences, in order, under one lock.
 ///
-/// @param done NULL, or receives how many were done: those before the one that was refused stand,
+/// @param done NULL, or receives how many were done, also on failure: those before the one that was refused stand,
 /// it and those after it are unchanged.
 /// @return as forebay_kv_append() for the one that was refused.
 ///
@@ -343,9 +373,14 @@ pub unsafe extern "C" fn forebay_kv_append_all(
     shortage: *mut KvShortage,
 ) -> Status {
     with(kv, |cache| {
+        if !done.is_null() {
+            // SAFETY: as the caller promised.
+            unsafe { done.write(0) };
+        }
         // SAFETY: as the caller promised.
-        let items = unsafe { list(items, count, "the items")? };
+        let (asked, items) = unsafe { (asked(shortage)?, list(items, count, "the items")?) };
         let item = |item: &KvAppendItem| {
+            unused(item.reserved)?;
             // SAFETY: as the caller promised.
             let tokens = unsafe { new_tokens(item.tokens, item.count)? };
             Ok(Append { seq: Seq::from_raw(item.seq), tokens })
@@ -356,8 +391,7 @@ pub unsafe extern "C" fn forebay_kv_append_all(
             // SAFETY: as the caller promised.
             unsafe { done.write(count) };
         }
-        // SAFETY: as the caller promised.
-        unsafe { told(result, shortage) }
+        asked.tell(result)
     })
 }
 
@@ -377,7 +411,7 @@ pub unsafe extern "C" fn forebay_kv_reserve(
     shortage: *mut KvShortage,
 ) -> Status {
     // SAFETY: as the caller promised.
-    with(kv, |cache| unsafe { told(cache.reserve(Seq::from_raw(seq), tokens), shortage) })
+    with(kv, |cache| unsafe { asked(shortage)?.tell(cache.reserve(Seq::from_raw(seq), tokens)) })
 }
 
 /// The first `tokens` tokens of a sequence are computed, or will be by work that runs before any
@@ -407,8 +441,10 @@ pub unsafe extern "C" fn forebay_kv_commit_all(
     with(kv, |cache| {
         // SAFETY: as the caller promised.
         let items = unsafe { list(items, count, "the items")? };
-        let batch: Vec<(Seq, u32)> =
-            items.iter().map(|item| (Seq::from_raw(item.seq), item.tokens)).collect();
+        let item = |item: &KvSeqTokens| {
+            unused(item.reserved).map(|()| (Seq::from_raw(item.seq), item.tokens))
+        };
+        let batch: Vec<(Seq, u32)> = items.iter().map(item).collect::<Result<_>>()?;
         Ok(cache.commit_all(&batch, after)?)
     })
 }
@@ -444,13 +480,13 @@ pub unsafe extern "C" fn forebay_kv_fork(
         if out.is_null() && count > 0 {
             return Err(null("the sequences"));
         }
-        let mut made = Vec::new();
-        if made.try_reserve_exact(count).is_err() {
-            return Err(wrong(format!("{count} sequences are more than memory can hold")));
-        }
-        made.resize(count, Seq::from_raw(0));
         // SAFETY: as the caller promised.
-        unsafe { told(cache.fork(Seq::from_raw(seq), tokens, &mut made), shortage)? };
+        let asked = unsafe { asked(shortage)? };
+        if count > cache.max_sequences() as usize {
+            return Err(KvError::TooManySequences.into());
+        }
+        let mut made = vec![Seq::from_raw(0); count];
+        asked.tell(cache.fork(Seq::from_raw(seq), tokens, &mut made))?;
         for (at, seq) in made.iter().enumerate() {
             // SAFETY: there is room for `count` handles, as the caller promised.
             unsafe { out.add(at).write(seq.raw()) };

@@ -1,5 +1,6 @@
 //! The paged KV cache's tables, copies, blocks without sequences, and figures.
 
+use super::kv::asked;
 use super::kv_types::*;
 use super::{list, list_mut, null, put, write_sized};
 use crate::error::{Error, Result, Status};
@@ -57,7 +58,7 @@ pub unsafe extern "C" fn forebay_kv_get_layout(
 ///
 /// @param count receives how many were written to jobs, at most capacity; call again while it is
 /// capacity.
-/// @param batch receives the number to give to forebay_kv_copied(); 0 when there are none.
+/// @param batch receives the number to give to forebay_kv_copied(); 0 when none were written.
 ///
 /// Thread-safe.
 ///
@@ -137,11 +138,14 @@ pub unsafe extern "C" fn forebay_kv_row(
 ///
 /// @param stride entries from a row to the next.
 /// @param deltas NULL, or receives one for each sequence.
-/// @return as there; rows before the one that is refused were written.
+/// @param done NULL, or receives how many rows were written, also on failure: those before the one
+/// that was refused.
+/// @return as there.
 ///
 /// # Safety
 /// `seqs` is valid for reads of `count` handles, `array` for reads and writes of `count` times
-/// `stride` numbers, `deltas` is NULL or valid for writes of `count` elements.
+/// `stride` numbers, `deltas` is NULL or valid for writes of `count` elements, `done` is NULL or
+/// valid for the write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_kv_rows(
     kv: KvT,
@@ -151,8 +155,13 @@ pub unsafe extern "C" fn forebay_kv_rows(
     array: *mut i32,
     stride: usize,
     deltas: *mut KvDelta,
+    done: *mut usize,
 ) -> Status {
     with(kv, |cache| {
+        if !done.is_null() {
+            // SAFETY: as the caller promised.
+            unsafe { done.write(0) };
+        }
         // SAFETY: as the caller promised.
         let seqs = unsafe { list(seqs, count, "the sequences")? };
         let entries = count.checked_mul(stride).ok_or_else(|| {
@@ -160,8 +169,12 @@ pub unsafe extern "C" fn forebay_kv_rows(
         })?;
         // SAFETY: as the caller promised.
         let array = unsafe { list_mut(array, entries, "the array")? };
-        let mut told = Vec::with_capacity(count);
+        let mut told = Vec::new();
         let result = cache.rows(group, &handles_of(seqs), array, stride, &mut told);
+        if !done.is_null() {
+            // SAFETY: as the caller promised.
+            unsafe { done.write(told.len()) };
+        }
         if !deltas.is_null() {
             for (at, delta) in told.iter().enumerate() {
                 let delta = KvDelta { from: delta.from, to: delta.to };
@@ -176,7 +189,8 @@ pub unsafe extern "C" fn forebay_kv_rows(
 /// The slots of a sequence's tokens `from` to `from + count`: the block's number times its tokens,
 /// and the place in it.
 ///
-/// @return FOREBAY_ERROR_INVALID_ARGUMENT for tokens that are not there or were trimmed.
+/// @return FOREBAY_ERROR_INVALID_ARGUMENT for tokens that are not there or were trimmed;
+/// FOREBAY_ERROR_UNSUPPORTED in a group of states.
 ///
 /// # Safety
 /// `slots` is valid for writes of `count` numbers.
@@ -206,12 +220,13 @@ pub unsafe extern "C" fn forebay_kv_slots(
 /// @param indptr receives count + 1 entries, last_page_len count.
 /// @param needed NULL, or receives how many entries indices needs.
 /// @return FOREBAY_ERROR_LIMIT when capacity is smaller than that: indices holds nothing of use
-/// then; FOREBAY_ERROR_INVALID_ARGUMENT for a sequence without tokens.
+/// then; FOREBAY_ERROR_INVALID_ARGUMENT for a sequence without tokens; FOREBAY_ERROR_UNSUPPORTED in a
+/// group of states.
 ///
 /// # Safety
 /// `seqs` is valid for reads of `count` handles; `indptr`, `indices` and `last_page_len` are valid
-/// for reads and writes of `count + 1`, `capacity` and `count` numbers; `needed` is NULL or valid
-/// for the write.
+/// for reads and writes of `count + 1`, `capacity` and `count` numbers and do not overlap; `needed`
+/// is NULL or valid for the write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_kv_csr(
     kv: KvT,
@@ -228,7 +243,7 @@ pub unsafe extern "C" fn forebay_kv_csr(
         // SAFETY: as the caller promised; the three arrays are the caller's and distinct.
         let (seqs, into) = unsafe {
             let seqs = list(seqs, count, "the sequences")?;
-            let indptr = list_mut(indptr, count + 1, "indptr")?;
+            let indptr = list_mut(indptr, count.saturating_add(1), "indptr")?;
             let indices = list_mut(indices, capacity, "the indices")?;
             (seqs, (indptr, indices, list_mut(last_page_len, count, "last_page_len")?))
         };
@@ -272,8 +287,8 @@ pub unsafe extern "C" fn forebay_kv_blocks_take(
 ) -> Status {
     // SAFETY: as the caller promised.
     with(kv, |cache| unsafe {
-        let blocks = list_mut(blocks, count, "the blocks")?;
-        super::kv::told(cache.take_blocks(group, blocks), shortage)
+        let (asked, blocks) = (asked(shortage)?, list_mut(blocks, count, "the blocks")?);
+        asked.tell(cache.take_blocks(group, blocks))
     })
 }
 

@@ -117,7 +117,7 @@ fn populate(start: NonNull<u8>, from: usize, to: usize) {
         libc::madvise(first.cast(), to - from, libc::MADV_POPULATE_WRITE)
     };
     if answer != 0 {
-        tracing::trace!("a table is populated as it is written (before Linux 5.14)");
+        tracing::trace!("a table is populated as it is written (before Linux 5.14, or no memory)");
     }
 }
 

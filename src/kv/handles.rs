@@ -40,9 +40,13 @@ pub fn keep(cache: KvCache) -> Result<u64> {
     world::check_world()?;
     world::begin()?;
     for (at, slot) in SLOTS.iter().enumerate() {
-        // Held by a call, it is not empty.
-        let Ok(mut slot) = slot.try_write() else { continue };
-        if slot.cache.is_none() {
+        let is_used = |slot: &Slot| slot.cache.is_some();
+        if is_used(&slot.read().unwrap_or_else(PoisonError::into_inner)) {
+            continue;
+        }
+        // Calls with stale handles may hold it for a moment.
+        let mut slot = slot.write().unwrap_or_else(PoisonError::into_inner);
+        if !is_used(&slot) {
             let generation = KEPT.fetch_add(1, Ordering::Relaxed) + 1;
             slot.number = generation << SLOT_BITS | at as u64;
             slot.cache = Some(cache);
@@ -66,12 +70,15 @@ pub fn with<R>(number: u64, f: impl FnOnce(&KvCache) -> Result<R>) -> Result<R> 
     }
 }
 
-/// Lets a cache go, once all calls that use it have ended.
+/// Lets a cache go, once all calls that use it have ended; also after the library's end.
 ///
 /// # Errors
-/// As [`with`].
+/// [`Status::Forked`] and [`Status::InvalidArgument`] as [`with`].
 pub fn take(number: u64) -> Result<KvCache> {
-    world::check_world()?;
+    world::check_world().or_else(|error| match error.status() {
+        Status::ShutDown => Ok(()),
+        _ => Err(error),
+    })?;
     let mut slot = SLOTS[number as usize % MOST].write().unwrap_or_else(PoisonError::into_inner);
     if slot.number != number {
         return Err(unknown(number));
@@ -110,17 +117,20 @@ mod tests {
 
     #[test]
     fn who_lets_go_waits_for_calls() {
+        static DONE: AtomicU64 = AtomicU64::new(0);
         let number = keep(small()).expect("room");
         let (inside, seen) = std::sync::mpsc::channel();
         let user = std::thread::spawn(move || {
             with(number, |cache| {
                 inside.send(()).expect("the test waits");
                 std::thread::sleep(std::time::Duration::from_millis(30));
+                DONE.store(1, Ordering::SeqCst);
                 Ok(cache.stats().sequences)
             })
         });
         seen.recv().expect("the user is inside");
         assert!(take(number).is_ok());
+        assert_eq!(DONE.load(Ordering::SeqCst), 1, "the call was waited for");
         assert_eq!(user.join().expect("no panic").expect("it was there"), 0);
     }
 }

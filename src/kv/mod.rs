@@ -210,6 +210,7 @@ pub struct KvCache {
     core: SpinLock<Core>,
     board: Board,
     layouts: Vec<Layout>,
+    max_sequences: u32,
 }
 
 impl KvCache {
@@ -227,6 +228,7 @@ impl KvCache {
         let layouts: Result<Vec<Layout>> =
             config.groups.iter().map(|group| group.geometry.layout(group.blocks)).collect();
         let board = Board::new(config.groups.len());
+        let max_sequences = config.max_sequences;
         let core = Core {
             sequences: Sequences::new(config.max_sequences, config.groups.len()),
             groups: groups?,
@@ -237,7 +239,7 @@ impl KvCache {
             config,
         };
         board.tell(&core);
-        Ok(KvCache { core: SpinLock::new(core), board, layouts: layouts? })
+        Ok(KvCache { core: SpinLock::new(core), board, layouts: layouts?, max_sequences })
     }
 
     /// Runs a change under the lock, and tells the board what it led to.
@@ -261,6 +263,11 @@ impl KvCache {
             return Err(KvError::OutOfRange("priorities are 0 to 7"));
         }
         self.with(|core| core.sequences.open(open, core.config.prefixes))
+    }
+
+    /// Sequences that may be open at a time.
+    pub fn max_sequences(&self) -> u32 {
+        self.max_sequences
     }
 
     /// Tokens that a sequence holds.

@@ -94,7 +94,7 @@ pub struct Marks {
     descriptors: Table<AtomicU32>,
     lines: Table<AtomicU32>,
     marks: Table<AtomicU8>,
-    /// Descriptors below this one have been asked for from the kernel.
+    /// One past the last descriptor that was asked for from the kernel.
     populated: usize,
     top: usize,
     spare: [Vec<u32>; RANGE_KINDS],
@@ -120,8 +120,9 @@ impl Marks {
         self.descriptors.len()
     }
 
-    /// Says that `quanta` quanta from `off` are about to be used. Costs a system call for each
-    /// 256 MiB that are new at the end, where it spares 16 page faults.
+    /// Says that `quanta` quanta from `off` are about to be used. Costs a system call when they
+    /// reach past all before, and spares 16 page faults for each 256 MiB. Where addresses are taken
+    /// from below, as the heap does, all are asked for so; others come as they are written.
     pub fn expect(&mut self, off: usize, quanta: usize) {
         let end = off + quanta;
         if end > self.populated {

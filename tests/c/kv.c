@@ -3,7 +3,10 @@
 #include "check.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 /* Llama-3-8B in bf16: 16 tokens of all layers are exactly 2 MiB. */
 static forebay_kv_group llama(uint32_t blocks) {
@@ -170,12 +173,21 @@ static void steps(void) {
   int32_t table[2][8];
   forebay_kv_delta deltas[2];
   memset(table, 0, sizeof table);
-  CHECK_OK(forebay_kv_rows(kv, 0, seqs, 2, table[0], 8, deltas));
+  CHECK_OK(forebay_kv_rows(kv, 0, seqs, 2, table[0], 8, deltas, NULL));
   CHECK(deltas[0].from == 0 && deltas[0].to == 5 && deltas[1].from == 0 && deltas[1].to == 2);
   CHECK_OK(forebay_kv_append(kv, seqs[1], NULL, 2, NULL));
-  CHECK_OK(forebay_kv_rows(kv, 0, seqs, 2, table[0], 8, deltas));
+  CHECK_OK(forebay_kv_rows(kv, 0, seqs, 2, table[0], 8, deltas, NULL));
   CHECK(deltas[0].from == deltas[0].to && deltas[1].from == 2 && deltas[1].to == 3);
 
+  /* The second row is too short: the first one was written and counts as told. */
+  size_t written = 9;
+  CHECK_STATUS(forebay_kv_rows(kv, 0, seqs, 2, table[0], 4, NULL, &written),
+               FOREBAY_ERROR_INVALID_ARGUMENT);
+  CHECK(written == 0);
+  const forebay_kv_seq turned[2] = {seqs[1], seqs[0]};
+  CHECK_STATUS(forebay_kv_rows(kv, 0, turned, 2, table[0], 4, NULL, &written),
+               FOREBAY_ERROR_INVALID_ARGUMENT);
+  CHECK(written == 1);
   CHECK_OK(forebay_kv_free(kv, seqs, 2, 6));
   CHECK_STATUS(forebay_kv_free(kv, seqs, 1, 6), FOREBAY_ERROR_STALE_SEQUENCE);
   CHECK_OK(forebay_kv_pass(kv, 6));
@@ -195,6 +207,8 @@ static void forks(void) {
   forebay_kv_seq children[3] = {0, 0, 0};
   CHECK_STATUS(forebay_kv_fork(kv, parent, 21, children, 3, NULL), FOREBAY_ERROR_INVALID_ARGUMENT);
   CHECK(children[0] == 0);
+  CHECK_STATUS(forebay_kv_fork(kv, parent, 20, children, SIZE_MAX / 16, NULL),
+               FOREBAY_ERROR_LIMIT);
   CHECK_OK(forebay_kv_fork(kv, parent, 20, children, 3, NULL));
   CHECK(counts(kv).used == 2);
   CHECK_OK(forebay_kv_append(kv, children[1], NULL, 1, NULL));
@@ -310,6 +324,13 @@ static void bad_input(void) {
   GROUP(blocks, 1, "blocks");
   GROUP(value_size, 0, "head size");
   GROUP(window, 8, "prefixes");
+  GROUP(state_bytes, 8, "state_bytes");
+  group = llama(10);
+  group.content = FOREBAY_KV_LATENT;
+  group.value_size = 0;
+  group.window = 8;
+  options = defaults(&group, 1);
+  refused(options, "window");
   group = llama(INT32_MAX);
   group.layers = group.heads = group.key_size = UINT32_MAX;
   options = defaults(&group, 1);
@@ -328,6 +349,20 @@ static void bad_input(void) {
   CHECK_STATUS(forebay_kv_rollback(kv, seq, 1, 0), FOREBAY_ERROR_INVALID_ARGUMENT);
   const forebay_kv_seq twice[2] = {seq, seq};
   CHECK_STATUS(forebay_kv_free(kv, twice, 2, 0), FOREBAY_ERROR_INVALID_ARGUMENT);
+  /* A place that is too small is refused before anything is done. */
+  forebay_kv_shortage small;
+  small.struct_size = 0;
+  CHECK_STATUS(forebay_kv_append(kv, seq, NULL, 1, &small), FOREBAY_ERROR_INVALID_ARGUMENT);
+  forebay_kv_append_item item = {seq, NULL, 1, 1};
+  size_t done = 77;
+  CHECK_STATUS(forebay_kv_append_all(kv, &item, 1, &done, NULL), FOREBAY_ERROR_INVALID_ARGUMENT);
+  CHECK(done == 0);
+  item.reserved = 0;
+  done = 77;
+  CHECK_STATUS(forebay_kv_append_all(kv, &item, 1, &done, &small), FOREBAY_ERROR_INVALID_ARGUMENT);
+  uint32_t held = 77;
+  CHECK_OK(forebay_kv_len(kv, seq, &held));
+  CHECK(done == 0 && held == 0);
   forebay_kv_stats stats;
   stats.struct_size = 3;
   CHECK_STATUS(forebay_kv_get_stats(kv, &stats, NULL, 0), FOREBAY_ERROR_INVALID_ARGUMENT);
@@ -340,6 +375,57 @@ static void bad_input(void) {
   CHECK_STATUS(forebay_kv_append(kv, seq, NULL, 1, NULL), FOREBAY_ERROR_INVALID_ARGUMENT);
   CHECK(counts(other).used == 0);
   CHECK_OK(forebay_kv_destroy(other, NULL));
+}
+
+/* A process has 256 caches at most; calls with stale handles do not take places away. */
+static atomic_int stopped;
+
+static void *ask_in_vain(void *stale) {
+  uint32_t tokens = 0;
+  while (!atomic_load(&stopped)) {
+    CHECK_STATUS(forebay_kv_len(stale, 1, &tokens), FOREBAY_ERROR_INVALID_ARGUMENT);
+  }
+  return NULL;
+}
+
+static void as_many_as_there_may_be(void) {
+  forebay_kv_t all[256];
+  for (int i = 0; i < 256; i++) all[i] = make(3);
+  const forebay_kv_group group = llama(3);
+  const forebay_kv_options options = defaults(&group, 1);
+  forebay_kv_t one_more = NULL;
+  CHECK_STATUS(forebay_kv_create(&options, &one_more), FOREBAY_ERROR_LIMIT);
+  pthread_t thread;
+  const forebay_kv_t stale = all[7];
+  CHECK_OK(forebay_kv_destroy(stale, NULL));
+  CHECK(pthread_create(&thread, NULL, ask_in_vain, stale) == 0);
+  for (int i = 0; i < 200; i++) {
+    all[7] = make(3);
+    CHECK(all[7] != stale);
+    CHECK_OK(forebay_kv_destroy(all[7], NULL));
+  }
+  atomic_store(&stopped, 1);
+  CHECK(pthread_join(thread, NULL) == 0);
+  for (int i = 0; i < 256; i++) {
+    if (i != 7) CHECK_OK(forebay_kv_destroy(all[i], NULL));
+  }
+}
+
+/* A forked child is told; its parent's cache stays as it was. */
+static void forked(void) {
+  forebay_kv_t kv = make(3);
+  const pid_t child = fork();
+  if (child == 0) {
+    forebay_kv_seq seq = 0;
+    _exit(forebay_kv_open(kv, 0, 0, &seq) == FOREBAY_ERROR_FORKED &&
+                  forebay_kv_destroy(kv, NULL) == FOREBAY_ERROR_FORKED
+              ? 0
+              : 1);
+  }
+  int status = 1;
+  CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0);
+  CHECK(counts(kv).free == 2);
+  CHECK_OK(forebay_kv_destroy(kv, NULL));
 }
 
 /* Threads with sequences of their own on one cache. */
@@ -372,5 +458,7 @@ int main(void) {
   raw();
   bad_input();
   many_threads();
+  as_many_as_there_may_be();
+  forked();
   return shown("paged KV caches, their tables and blocks through C");
 }

@@ -238,6 +238,18 @@ class BlockPools(unittest.TestCase):
         with self.assertRaises(forebay.Error):
             pool.touch([block])
         self.assertEqual((block.ref_cnt, pool.get_usage()), (0, 0.0))
+        with self.assertRaisesRegex(ValueError, "no block 4294967297"):
+            pool.evict_blocks({2**32 + 1})
+        other = vllm.BlockPool(4, True, 16, metrics_collector=None)
+        theirs = other.get_new_blocks(2)
+        for call in (pool.free_blocks, pool.touch):
+            with self.assertRaisesRegex(ValueError, "another pool's"):
+                call(theirs)
+        other.close()
+        with self.assertRaisesRegex(ValueError, "closed"):
+            other.free_blocks(theirs)
+        with self.assertRaises(NotImplementedError):
+            vllm.BlockPool(4, True, 16, num_hash_lookahead_tokens=1)
         with self.assertRaises(NotImplementedError):
             pool.cache_full_blocks(block_pool.Request([1]), [block], 0, 1, 32, 0)
 

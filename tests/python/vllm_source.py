@@ -6,11 +6,13 @@ with: two of its modules are read, everything else that they import is an empty 
 """
 
 import hashlib
+import http.client
 import importlib
 import importlib.abc
 import importlib.util
 import io
 import json
+import os
 import sys
 import tarfile
 import types
@@ -34,15 +36,21 @@ def fetch(folder):
     files = [Path(*name.split(".")).with_suffix(".py") for name in READ]
     if all((Path(folder) / file).is_file() for file in files):
         return
-    with urllib.request.urlopen(SOURCE) as answer:
-        data = answer.read()
+    try:
+        with urllib.request.urlopen(SOURCE) as answer:
+            data = answer.read()
+    except http.client.HTTPException as error:
+        raise OSError(f"{SOURCE}: {error}") from error
     if hashlib.sha256(data).hexdigest() != SHA256:
         raise ValueError(f"{SOURCE} is not what it was")
     with tarfile.open(fileobj=io.BytesIO(data)) as release:
         for file in files:
             target = Path(folder) / file
             target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(release.extractfile(f"vllm-0.33.0/{file}").read())
+            # Two may fetch at once: each puts whole files in place.
+            whole = target.with_suffix(f".{os.getpid()}")
+            whole.write_bytes(release.extractfile(f"vllm-0.33.0/{file}").read())
+            whole.replace(target)
 
 
 class Kind(type):

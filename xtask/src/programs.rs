@@ -49,11 +49,12 @@ fn demo_kv(own: &[String]) -> Outcome<()> {
     cc.arg(&program).arg("-L").arg(&libraries).arg("-lforebay");
     cc.arg(format!("-Wl,-rpath,{}", libraries.display()));
     proc::run(&mut cc)?;
-    let traces = std::env::var_os("FOREBAY_TRACES").map(PathBuf::from).unwrap_or_default();
-    let azure = traces.join("../traces/AzureLLMInferenceTrace_conv.csv");
-    let (trace, more) = match azure.is_file() {
-        true => (azure, &["--requests", "4000"][..]),
-        false => (proc::root().join("examples/kv/requests.csv"), &[][..]),
+    let requests = real_requests("AzureLLMInferenceTrace_conv.csv");
+    let (trace, more) = match requests {
+        Some(folder) => {
+            (folder.join("AzureLLMInferenceTrace_conv.csv"), &["--requests", "4000"][..])
+        }
+        None => (proc::root().join("examples/kv/requests.csv"), &[][..]),
     };
     println!("\nserving {}\n", trace.file_name().unwrap_or_default().to_string_lossy());
     let mut serve = proc::program(&program);
@@ -64,6 +65,13 @@ fn demo_kv(own: &[String]) -> Outcome<()> {
          blocks\nlet hold several times the requests that fit where each reserves the longest."
     );
     Ok(())
+}
+
+/// The folder of real services' requests, beside that of `FOREBAY_TRACES`, if it has this file.
+pub fn real_requests(file: &str) -> Option<PathBuf> {
+    let traces = std::env::var_os("FOREBAY_TRACES").filter(|traces| !traces.is_empty())?;
+    let folder = proc::root().join(traces).join("../traces");
+    folder.join(file).is_file().then_some(folder)
 }
 
 /// `cargo xtask soak`: the soak program, in release form.

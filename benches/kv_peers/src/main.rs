@@ -1,5 +1,5 @@
 //! NVIDIA's `kvbm-logical` under the loads of `benches/kv.rs`: as many blocks of as many tokens, in
-//! nanoseconds of thread CPU time, medians. Prints one JSON object, a load's name to its figure in
+//! nanoseconds of thread CPU time (two threads: by the clock), medians. Prints one JSON object, a load's name to its figure in
 //! the unit that the cache's own row has. A prompt's hashes are given to it; the cache's own row
 //! includes them.
 

@@ -9,9 +9,9 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
-use crate::settings;
+use crate::{loader, settings};
 
-/// The real `dlopen`. Read by the naked hook, after [`flags`] has set it.
+/// The real `dlopen`. Read by the naked hook, after [`kept_flags`] has set it.
 static REAL_DLOPEN: AtomicUsize = AtomicUsize::new(0);
 
 /// What is taken off the flags: [`UNKNOWN`], [`NOTHING`] or [`DEEPBIND`].
@@ -71,10 +71,12 @@ pub unsafe extern "C" fn dlopen(name: *const c_char, flags: c_int) -> *mut c_voi
 /// The flags that the real `dlopen` is given; makes that one known.
 extern "C" fn kept_flags(flags: c_int) -> c_int {
     if REAL_DLOPEN.load(Ordering::Relaxed) == 0 {
-        // SAFETY: a NUL-terminated name; RTLD_NEXT is relative to this library.
-        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, c"dlopen".as_ptr()) };
+        // By the real `dlsym`, called from here: RTLD_NEXT is relative to this library. Another
+        // library's hook would make it relative to that one, which may lie before this.
+        let found = loader::symbol(libc::RTLD_NEXT, c"dlopen");
         // A C library without it would not have loaded this one; the jump leads somewhere anyway.
-        let known = if found.is_null() { none as *const () as usize } else { found as usize };
+        let ours = dlopen as *const () as usize;
+        let known = if found == 0 || found == ours { none as *const () as usize } else { found };
         REAL_DLOPEN.store(known, Ordering::Relaxed);
     }
     if flags & libc::RTLD_DEEPBIND == 0 {

@@ -54,9 +54,10 @@ fn variable(name: &CStr) -> Option<String> {
     raw(name).map(|text| String::from_utf8_lossy(&text).trim().to_ascii_lowercase())
 }
 
-/// Whether plugins that are loaded with `RTLD_DEEPBIND` are to be served (`FOREBAY_DEEPBIND`).
+/// Whether plugins that are loaded with `RTLD_DEEPBIND` are to be served (`FOREBAY_DEEPBIND`) in a
+/// program that is.
 pub fn serves_deepbind() -> bool {
-    variable(c"FOREBAY_DEEPBIND").as_deref() == Some("serve")
+    variable(c"FOREBAY_DEEPBIND").as_deref() == Some("serve") && get().enabled
 }
 
 fn read() -> Settings {

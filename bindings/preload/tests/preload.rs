@@ -312,10 +312,14 @@ fn without_the_pool_the_driver_serves() {
 fn two_preloaded_libraries_get_on() {
     let program = linked("basic.c", "basic_two");
     let lookups = compile("lookups.c", "lookups_two", &["-rdynamic", "-ldl"]);
-    let other = compile("second.c", "libsecond.so", &["-shared", "-fPIC", "-ldl"]);
     let ours = &built().preload;
-    ends_well(preloaded(&program).env("LD_PRELOAD", both(ours, &other)));
-    ends_well(preloaded(&program).env("LD_PRELOAD", both(&other, ours)));
+    // Unoptimised its look-ups return to itself, so that RTLD_NEXT is relative to it.
+    let plain = compile("second.c", "libsecond_plain.so", &["-shared", "-fPIC", "-ldl", "-O0"]);
+    let other = compile("second.c", "libsecond.so", &["-shared", "-fPIC", "-ldl"]);
+    for other in [&plain, &other] {
+        ends_well(preloaded(&program).env("LD_PRELOAD", both(ours, other)));
+        ends_well(preloaded(&program).env("LD_PRELOAD", both(other, ours)));
+    }
     ends_well(preloaded(&lookups).env("LD_PRELOAD", both(ours, &other)));
 }
 
@@ -332,6 +336,10 @@ fn plugins_loaded_deep_are_consistent() {
         let (out, _) = ends_well(&mut command);
         assert_eq!(out, format!("served {served}\nwell\n"), "{value:?}");
     }
+    // A program that is left alone keeps its flags.
+    let mut command = preloaded(&program);
+    command.arg("libplugin.so").env("FOREBAY_DEEPBIND", "serve").env("FOREBAY_ENABLE", "0");
+    assert_eq!(ends_well(&mut command).0, "served 0\nwell\n");
 }
 
 #[test]

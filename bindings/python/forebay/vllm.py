@@ -1,8 +1,8 @@
 """A stand-in for vLLM's ``BlockPool`` over Forebay's blocks.
 
-``BlockPool`` has the constructor and the methods by which vLLM 0.33's ``KVCacheManager`` works:
-blocks are taken, freed, touched, cached by hash and looked up; each list is one call of the C
-library. Blocks are objects with ``block_id``, ``ref_cnt``, ``block_hash`` and ``is_null``.
+``BlockPool`` has the constructor and the methods by which vLLM 0.33's ``KVCacheManager`` works
+with groups of full attention: blocks are taken, freed, touched, cached by hash and looked up, each
+list by one to three calls of the C library. Blocks are objects with ``block_id``, ``ref_cnt``, ``block_hash`` and ``is_null``.
 
 What differs:
 
@@ -12,7 +12,9 @@ What differs:
 - Events are ``("stored", block_hash, group)``, ``("removed", block_hash, group)`` and
   ``("cleared",)``: what vLLM's event objects say of tokens is known to its requests only.
 - Not there: partial blocks' hashes (``cache_partial_block``, ``move_block_hashes``),
-  ``unpin_blocks``, and pools that are freed into each other.
+  ``unpin_blocks``, metrics collectors, hashes of tokens to come, blocks of several hashes, and pools
+  that are freed into each other. What can be asked for of these raises ``NotImplementedError`` or
+  ``AttributeError``.
 
 Not for several threads at once, as vLLM's is not.
 """
@@ -27,7 +29,6 @@ from typing import Any
 from ._errors import Error, check
 from ._library import LIB
 
-_NO_BLOCKS = 22
 _REMOVED = 1
 _BYTE = 3
 
@@ -150,7 +151,12 @@ class BlockPool:
         enable_caching: bool,
         hash_block_size: int,
         enable_kv_cache_events: bool = False,
+        metrics_collector: Any = None,
+        num_hash_lookahead_tokens: int = 0,
+        medium: str | None = None,
     ) -> None:
+        if metrics_collector is not None or num_hash_lookahead_tokens != 0:
+            raise NotImplementedError("a metrics collector, or hashes of tokens to come")
         group = CGroup(layers=1, heads=1, key_size=1, value_size=1)
         group.block_tokens, group.element, group.blocks = hash_block_size, _BYTE, num_gpu_blocks
         options = COptions()
@@ -169,6 +175,8 @@ class BlockPool:
         self.num_gpu_blocks = num_gpu_blocks
         self.enable_caching = enable_caching
         self.hash_block_size = hash_block_size
+        self.num_hash_lookahead_tokens = 0
+        self.medium = medium
         self.blocks = [Block(block_id) for block_id in range(num_gpu_blocks)]
         self.null_block = self.blocks[0]
         self.null_block.is_null = True
@@ -186,10 +194,10 @@ class BlockPool:
 
     def get_new_blocks(self, num_blocks: int) -> list[Block]:
         """Blocks with one reference each; cached ones that nobody holds are given up for them."""
+        if not 0 <= num_blocks <= self.get_num_free_blocks():
+            raise ValueError(f"Cannot get {num_blocks} free blocks from the pool")
         numbers = (c.c_uint32 * num_blocks)()
         status = LIB.forebay_kv_blocks_take(self._handle, 0, numbers, num_blocks, None)
-        if status == _NO_BLOCKS:
-            raise ValueError(f"Cannot get {num_blocks} free blocks from the pool")
         check(status)
         self._note_events()
         taken = [self.blocks[number] for number in numbers]
@@ -199,7 +207,7 @@ class BlockPool:
 
     def free_blocks(self, ordered_blocks: Iterable[Block]) -> None:
         """One reference less each; of cached blocks the first named are given up first."""
-        blocks = [block for block in ordered_blocks if not block.is_null]
+        blocks = self._own(ordered_blocks)
         numbers = _numbers(blocks)
         check(LIB.forebay_kv_blocks_release(self._handle, 0, numbers, len(blocks), 0))
         for block in blocks:
@@ -207,7 +215,7 @@ class BlockPool:
 
     def touch(self, blocks: Sequence[Block]) -> None:
         """One reference more each, also to cached blocks that nobody holds."""
-        real = [block for block in blocks if not block.is_null]
+        real = self._own(blocks)
         check(LIB.forebay_kv_blocks_hold(self._handle, 0, _numbers(real), len(real)))
         for block in real:
             block.ref_cnt += 1
@@ -247,6 +255,7 @@ class BlockPool:
             return
         if block_size != self.hash_block_size:
             raise NotImplementedError("blocks of several hashes")
+        self._own(blocks[num_cached_blocks:num_full_blocks])
         new, keys = [], []
         for at in range(num_cached_blocks, num_full_blocks):
             masked = block_mask is not None and not block_mask[at - num_cached_blocks]
@@ -265,6 +274,9 @@ class BlockPool:
 
     def evict_blocks(self, block_ids: set[int]) -> None:
         """Makes blocks unknown; who holds them keeps them."""
+        for block_id in block_ids:
+            if not 0 <= block_id < self.num_gpu_blocks:
+                raise ValueError(f"the pool has no block {block_id}")
         numbers = (c.c_uint32 * len(block_ids))(*block_ids)
         check(LIB.forebay_kv_blocks_evict(self._handle, 0, numbers, len(block_ids), None))
         self._note_events()
@@ -289,12 +301,28 @@ class BlockPool:
         total = self.num_gpu_blocks - 1
         return 1.0 - self.get_num_free_blocks() / total if total else 0.0
 
+    def emit_cached_block_events(
+        self, request: Any, num_cached_blocks: int, block_size: int, kv_cache_group_id: int
+    ) -> None:
+        """Tells of blocks that were found, as if they were stored now."""
+        if self._queue is not None:
+            for block_hash in request.block_hashes[:num_cached_blocks]:
+                self._queue.append(("stored", bytes(block_hash), kv_cache_group_id))
+
     def take_events(self) -> list[tuple[Any, ...]]:
         """What became of hashes since the last call; see the module's text."""
         if self._queue is None:
             return []
         events, self._queue = self._queue, []
         return events
+
+    def _own(self, blocks: Iterable[Block]) -> list[Block]:
+        """Those that are not the null block; raises where one is not this pool's."""
+        real = [block for block in blocks if not block.is_null]
+        for block in real:
+            if self._handle is None or self.blocks[block.block_id] is not block:
+                raise ValueError(f"{block} is another pool's, or the pool is closed")
+        return real
 
     def _count(self) -> CCounts:
         check(LIB.forebay_kv_get_stats(self._handle, self._stats, self._counts, 1))

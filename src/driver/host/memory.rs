@@ -132,10 +132,13 @@ impl Memory {
         };
         let mut tables = self.tables();
         tables.spare.refill();
+        let Some(map) = tables.space.map_of(bytes) else {
+            return fail(call, Code::NoAddressSpace);
+        };
         let raw_address =
             sys::reserve(raw_bytes).map_err(|errno| error(call, errno, Code::NoAddressSpace))?;
         let address = raw_address.next_multiple_of(self.granularity);
-        tables.space.add(address, bytes, (raw_address, raw_bytes));
+        tables.space.add(address, bytes, (raw_address, raw_bytes), map);
         Ok(address)
     }
 
@@ -159,7 +162,7 @@ impl Memory {
         self.end_of(call, 0, bytes)?;
         let mut tables = self.tables();
         tables.take_back(&self.file);
-        if bytes > self.total_bytes - tables.used() {
+        if bytes > self.total_bytes - tables.used() || !tables.space.can_map(bytes) {
             return fail(call, Code::OutOfMemory);
         }
         let offset = tables.ranges.take(bytes);
@@ -235,9 +238,7 @@ impl Memory {
             Some(_) => return fail(call, Code::InvalidValue),
             None => return fail(call, Code::InvalidHandle),
         };
-        let wanted = page_bytes.saturating_mul(pages.len());
-        let room = tables.space.free_at(address, wanted) / page_bytes;
-        if room == 0 {
+        if tables.space.free_at(address, page_bytes) < page_bytes {
             return fail(call, Code::InvalidValue);
         }
         let budget = self
@@ -248,7 +249,7 @@ impl Memory {
         }
         // An imported page has a file of its own.
         let own = std::ptr::eq(file, &raw const self.file);
-        let most = if own { budget.min(room) } else { 1 };
+        let most = if own { budget } else { 1 };
         let beside = |&(ahead, page): &(usize, &PageHandle)| {
             tables.pages.get(*page).is_some_and(|found| {
                 let at = offset + ahead * page_bytes;
@@ -257,7 +258,8 @@ impl Memory {
             })
         };
         let more = pages.iter().enumerate().take(most).skip(1).take_while(beside).count();
-        Ok((1 + more, file, offset))
+        let room = tables.space.free_at(address, page_bytes.saturating_mul(1 + more)) / page_bytes;
+        Ok((room, file, offset))
     }
 
     pub(super) fn unmap(&self, address: usize, bytes: usize) -> DriverResult<()> {

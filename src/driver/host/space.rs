@@ -32,6 +32,19 @@ pub(super) struct Reservation {
     mappings: usize,
 }
 
+/// The arrays of a reservation that is to be made.
+pub(super) struct Map {
+    pages: Vec<u64>,
+    what: Vec<u64>,
+}
+
+/// Zeros, which at this length come from the kernel and take memory where they are written.
+fn zeroed(count: usize) -> Option<Vec<u64>> {
+    // Asked for first: `vec!` ends the process where there is no memory, `resize` writes it all.
+    Vec::<u64>::new().try_reserve_exact(count).ok()?;
+    Some(vec![0; count])
+}
+
 /// One mapping.
 pub(super) struct Mapping {
     pub(super) bytes: usize,
@@ -70,12 +83,22 @@ impl Space {
         self.reservations.values().map(|found| (found.raw_address, found.raw_bytes))
     }
 
-    /// Notes a reservation of whole granules.
-    pub(super) fn add(&mut self, address: usize, bytes: usize, raw: (usize, usize)) {
+    /// Whether one page of these bytes can be mapped: fewer than 2^32 granules.
+    pub(super) fn can_map(&self, bytes: usize) -> bool {
+        (bytes / self.granularity) as u64 <= LENGTH
+    }
+
+    /// The arrays for a reservation of whole granules. `None`: the machine has no memory for them.
+    pub(super) fn map_of(&self, bytes: usize) -> Option<Map> {
         let count = bytes / self.granularity;
-        // Zeroed arrays of this size come from the kernel and take memory where they are written.
-        let (pages, what) = (vec![0; count], vec![0; count]);
+        Some(Map { pages: zeroed(count)?, what: zeroed(count)? })
+    }
+
+    /// Notes a reservation of whole granules.
+    pub(super) fn add(&mut self, address: usize, bytes: usize, raw: (usize, usize), map: Map) {
+        debug_assert_eq!(map.pages.len(), bytes / self.granularity, "made for it");
         let (raw_address, raw_bytes) = raw;
+        let Map { pages, what } = map;
         let new = Reservation { bytes, raw_address, raw_bytes, pages, what, mappings: 0 };
         self.reservations.insert(address, new);
         self.reserved_bytes += bytes;
@@ -227,7 +250,8 @@ mod tests {
 
     fn space() -> Space {
         let mut space = Space::new(10);
-        space.add(1000, 100, (995, 110));
+        let map = space.map_of(100).expect("memory");
+        space.add(1000, 100, (995, 110), map);
         space
     }
 
@@ -252,6 +276,13 @@ mod tests {
         assert!(space.unused(1000, 90).is_none() && space.unused(1000, 100).is_some());
         space.remove(1000);
         assert_eq!((space.reserved(), space.free_at(1000, 10)), ((0, 0), 0));
+    }
+
+    #[test]
+    fn a_reservation_without_end_is_refused() {
+        let space = Space::new(1);
+        assert!(space.map_of(usize::MAX).is_none());
+        assert!(space.can_map(u32::MAX as usize) && !space.can_map(1 << 32));
     }
 
     #[test]

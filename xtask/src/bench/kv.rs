@@ -4,9 +4,9 @@
 //! requests, in the folder `traces` beside that of `FOREBAY_TRACES`.
 
 use super::{Row, gather, rows_from_json};
+use crate::programs::real_requests;
 use crate::{Outcome, proc};
 use serde_json::{Map, Value};
-use std::path::PathBuf;
 
 /// Measures all; `quick` runs fewer rounds, and an eighth of the requests.
 pub fn run(quick: bool) -> Outcome<Vec<Row>> {
@@ -25,10 +25,8 @@ pub fn run(quick: bool) -> Outcome<Vec<Row>> {
             .filter_map(|(name, figures)| Some(((*name).to_owned(), figures.get(load)?.as_f64()?)));
         row.peers = found.collect();
     }
-    let traces = std::env::var_os("FOREBAY_TRACES").map(PathBuf::from).unwrap_or_default();
-    let requests = traces.join("../traces");
-    if requests.join("mooncake_conversation_trace.jsonl.gz").is_file() {
-        let folder = requests.display().to_string();
+    if let Some(folder) = real_requests("mooncake_conversation_trace.jsonl.gz") {
+        let folder = folder.display().to_string();
         rows.extend(bench("kv_traces", &["--traces", &folder], quick)?);
     } else {
         println!("  skipped: requests of real services (beside the folder of FOREBAY_TRACES)");
