@@ -12,6 +12,7 @@ import ctypes as c
 import pickle
 import sys
 import time
+import types
 from collections import deque
 from os import PathLike
 from pathlib import Path
@@ -83,7 +84,7 @@ _recorder: Optional[_Recorder] = None
 def _frames() -> list[Frame]:
     """The calling Python code, innermost first, without the recorder's own frames."""
     found: list[Frame] = []
-    frame = sys._getframe(2)
+    frame: Optional[types.FrameType] = sys._getframe(2)
     while frame is not None and len(found) < _DEPTH_MAX:
         code = frame.f_code
         found.append(
@@ -105,7 +106,7 @@ def record_memory_history(
     if max_entries < 1:
         raise ValueError(f"max_entries is at least 1, not {max_entries}")
     if not is_replaced():
-        mode = {True: "all", False: None}.get(enabled, enabled)  # type: ignore[call-overload]
+        mode = "all" if enabled is True else enabled or None
         torch_memory._record_memory_history(mode, max_entries=max_entries, **options)
         return
     if not enabled:
@@ -203,7 +204,7 @@ def _trace(device: int, segments: list[dict[str, Any]]) -> list[Entry]:
     recorded = _recorder.traces.get(device) if _recorder else None
     events = [{k: v for k, v in e.items() if k != "device"} for e in list(recorded or ())]
     held = [(s["address"], s["address"] + s["total_size"]) for s in segments]
-    gone = set()
+    gone: set[int] = set()
     for event in events:
         if event["action"] == "alloc" or event["action"].startswith("free"):
             first = event["addr"] // _PAGE
@@ -238,7 +239,8 @@ def snapshot() -> dict[str, Any]:
     ``replace()`` segments are the pages that live blocks hold; idle pages are in
     :func:`forebay.torch.memory_stats` only."""
     if not is_replaced():
-        return torch_memory._snapshot()
+        found: dict[str, Any] = torch_memory._snapshot()
+        return found
     per_device = [_segments(device) for device in range(torch.cuda.device_count())]
     return {
         "segments": [segment for segments in per_device for segment in segments],

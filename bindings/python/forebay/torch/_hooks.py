@@ -48,12 +48,10 @@ def _is_preloaded() -> bool:
 
 def device_index(device: Device) -> int:
     """The number of a device; the current one's for ``None``."""
-    if device is None:
-        return torch.cuda.current_device()
     if isinstance(device, int):
         return device
-    index = torch.device(device).index
-    return torch.cuda.current_device() if index is None else index
+    index = None if device is None else torch.device(device).index
+    return int(torch.cuda.current_device() if index is None else index)
 
 
 def replace(*, patch: bool = False) -> None:
