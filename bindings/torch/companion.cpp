@@ -188,7 +188,8 @@ EXPORT void *forebay_companion_alloc(std::size_t bytes, int device, forebay_stre
         return address;
     }
     const std::string text = entries.last_error();
-    if (status == FOREBAY_ERROR_OUT_OF_MEMORY) {
+    // No mappings left is no memory, as with PyTorch's own allocator.
+    if (status == FOREBAY_ERROR_OUT_OF_MEMORY || status == FOREBAY_ERROR_MAPPING_LIMIT) {
         // Programs look for these words to try again with less.
         raise(out_of_memory, "CUDA out of memory. Forebay: " + text);
     }

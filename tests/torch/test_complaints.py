@@ -41,8 +41,10 @@ class Replaced(unittest.TestCase):
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
         self.assertEqual((ft.memory_allocated(), ft.memory_reserved()), (0, 0))
+        self.gate = Gate()
 
     def tearDown(self):
+        self.gate.open()
         gc.collect()
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
@@ -52,13 +54,13 @@ class Replaced(unittest.TestCase):
     def test_a_block_is_found_once_its_events_are_done(self):
         # https://github.com/pytorch/pytorch/issues/189504
         # https://github.com/pytorch/pytorch/issues/19219
-        side, gate = torch.cuda.Stream(), Gate()
+        side = torch.cuda.Stream()
         tensor = empty(700)
         before = place(tensor)
-        gate.close(side)
+        self.gate.close(side)
         tensor.record_stream(side)
         del tensor
-        opener = threading.Timer(0.2, gate.open)
+        opener = threading.Timer(0.2, self.gate.open)
         opener.start()
         again = empty(700)
         opener.join()
@@ -67,10 +69,10 @@ class Replaced(unittest.TestCase):
 
     def test_the_first_stream_to_be_done_is_not_held_up_by_the_others(self):
         # https://github.com/pytorch/pytorch/issues/71616
-        slow, quick, gate = torch.cuda.Stream(), torch.cuda.Stream(), Gate()
+        slow, quick = torch.cuda.Stream(), torch.cuda.Stream()
         first, second, _rest = empty(200), empty(400), empty(300)
         places = place(first), place(second)
-        gate.close(slow)
+        self.gate.close(slow)
         first.record_stream(slow)
         second.record_stream(quick)
         del first, second
@@ -78,7 +80,7 @@ class Replaced(unittest.TestCase):
         self.assertTrue(meet(place(again), places[1]))
         self.assertFalse(meet(place(again), places[0]))
         self.assertFalse(slow.query())
-        gate.open()
+        self.gate.open()
 
     def test_memory_used_by_another_stream_is_kept_no_longer_than_it_works(self):
         # https://github.com/pytorch/pytorch/issues/147168
@@ -96,20 +98,20 @@ class Replaced(unittest.TestCase):
 
     def test_frees_are_seen_without_another_request(self):
         # https://github.com/pytorch/pytorch/issues/181191
-        side, gate = torch.cuda.Stream(), Gate()
+        side = torch.cuda.Stream()
         tensor = empty(100)
-        gate.close(side)
+        self.gate.close(side)
         tensor.record_stream(side)
         del tensor
         self.assertEqual(ft.device_pool().stats().pending_bytes, 100 * MIB)
-        gate.open()
+        self.gate.open()
         side.synchronize()
         torch.cuda.empty_cache()
         self.assertEqual(ft.memory_reserved(), 0)
 
     def test_steps_that_outrun_the_other_stream_wait_for_it(self):
         # https://github.com/pytorch/torchtitan/issues/735
-        side = torch.cuda.Stream()
+        side, ooms = torch.cuda.Stream(), ft.memory_stats()["num_ooms"]
         for _ in range(40):
             tensor = empty(100)
             with torch.cuda.stream(side):
@@ -118,7 +120,7 @@ class Replaced(unittest.TestCase):
             tensor.record_stream(side)
             del tensor
         self.assertLessEqual(ft.memory_reserved(), 1024 * MIB)
-        self.assertEqual(ft.memory_stats()["num_ooms"], 0)
+        self.assertEqual(ft.memory_stats()["num_ooms"], ooms)
 
     def test_a_stream_that_is_gone_does_no_harm(self):
         # https://github.com/pytorch/pytorch/pull/66941
@@ -132,8 +134,10 @@ class Replaced(unittest.TestCase):
         ours = empty(100)
         ours.record_stream(outer)
         torch.cuda.synchronize()
+        del theirs
+        ft.retire_stream(outer)
         self.assertEqual(runtime.cudaStreamDestroy(handle), 0)
-        del theirs, ours
+        del ours
         self.assertEqual(int(torch.full((5,), 2.0, device="cuda").cpu().sum()), 10)
 
     def test_a_map_that_fails_half_way_changes_nothing(self):
@@ -184,7 +188,7 @@ class Replaced(unittest.TestCase):
             gc.collect()
 
     def test_gradients_made_by_other_threads_are_the_pools_too(self):
-        # https://github.com/pytorch/pytorch/issues/159674 tells of threads outside of a MemPool.
+        # https://github.com/pytorch/pytorch/issues/159674 and others: a MemPool is for the thread that uses it.
         layer = torch.nn.Linear(64, 32).cuda()
         threads = []
         layer.weight.register_post_accumulate_grad_hook(
@@ -198,22 +202,23 @@ class Replaced(unittest.TestCase):
         torch._C._cuda_clearCublasWorkspaces()
 
 
-# 480 MiB are free in gaps of 16 MiB, or 700 MiB between small blocks.
+# Of each segment of 20 MiB a quarter is live: 750 MiB are free, in gaps of 15.
 COMB = """
-blocks = [torch.full((16 * MIB,), i, dtype=torch.uint8, device="cuda") for i in range(60)]
-blocks = blocks[::2]
-wide = torch.empty(450 * MIB, dtype=torch.uint8, device="cuda")
+blocks = [torch.full((5 * MIB,), i, dtype=torch.uint8, device="cuda") for i in range(200)]
+blocks = blocks[::4]
+wide = torch.empty(700 * MIB, dtype=torch.uint8, device="cuda")
 wide.fill_(255)
-assert all(bool((b.cpu() == 2 * i).all()) for i, b in enumerate(blocks))
+assert all(bool((b.cpu() == 4 * i).all()) for i, b in enumerate(blocks))
 """
+# Of a segment of 900 MiB less than 50 are live, a little of it every 30.
 SMALL = """
 torch.empty(900 * MIB, dtype=torch.uint8, device="cuda")
 kept, between = [], []
 for i in range(28):
-    kept.append(torch.full((300_000,), i, dtype=torch.uint8, device="cuda"))
+    kept.append(torch.full((3 * MIB // 2,), i, dtype=torch.uint8, device="cuda"))
     between.append(torch.empty(30 * MIB, dtype=torch.uint8, device="cuda"))
 del between
-wide = torch.empty(900 * MIB, dtype=torch.uint8, device="cuda")
+wide = torch.empty(850 * MIB, dtype=torch.uint8, device="cuda")
 wide.fill_(255)
 assert all(bool((b.cpu() == i).all()) for i, b in enumerate(kept))
 """
@@ -230,7 +235,9 @@ class Processes(unittest.TestCase):
 
     def well(self, code, way="replace", **variables):
         run = run_python(BEGIN + WAYS[way] + code + '\nprint("well")', **variables)
-        self.assertEqual((run.stdout, run.stderr, run.returncode), ("well\n", "", 0), code)
+        # PyTorch tells of each refusal of the driver's, even where it goes on.
+        told = [line for line in run.stderr.splitlines() if "failed with OOM on device" not in line]
+        self.assertEqual((run.stdout, told, run.returncode), ("well\n", [], 0), code)
 
     def refused(self, code, way):
         run = run_python(BEGIN + WAYS[way] + code)
@@ -281,18 +288,6 @@ assert bool((kept.cpu() == 5).all()) and float(other.cpu().sum()) == 0
 del kept
 """, way, FOREBAY_SIM_DEVICES="2")
 
-    def test_threads_outside_of_a_pool(self):
-        # https://github.com/vllm-project/vllm/pull/49151 and PyTorch's documentation: a pool is
-        # for one thread, and a backward pass has others.
-        code = """
-layer = torch.nn.Linear(64, 32).cuda()
-layer(torch.zeros(8, 64, device="cuda")).sum().backward()
-assert forebay.owns(layer.weight.grad.data_ptr()) is %s
-torch.cuda.synchronize()
-"""
-        for way, owned in (("native", False), ("pool", True), ("replace", True)):
-            self.well(code % owned, way)
-
     def test_an_end_in_any_order(self):
         # https://github.com/vllm-project/vllm/issues/16993
         # https://github.com/vllm-project/vllm/pull/46050
@@ -340,18 +335,9 @@ with torch.cuda.use_mem_pool(pool):
 with torch.cuda.use_mem_pool(sys.pool):
     third = torch.zeros(1000, device="cuda")
 """
-        thread = """
-import threading, time
-def work():
-    while True:
-        torch.empty(1000, device="cuda")
-threading.Thread(target=work, daemon=True).start()
-time.sleep(0.05)
-"""
         self.well(alive + inside, "native")
         self.well(alive, "pool")
         self.well(alive)
-        self.well(alive + thread)
 
     def test_a_history_may_be_asked_for_before_anything_else(self):
         # https://github.com/pytorch/pytorch/issues/102796

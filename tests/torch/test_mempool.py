@@ -60,11 +60,8 @@ class MemPool(unittest.TestCase):
             thread.join()
         self.assertEqual(len({first.id, *numbers}), 5)
 
-    def test_it_knows_its_allocator_and_its_uses(self):
+    def test_it_knows_its_uses(self):
         pool = ft.make_pool()
-        self.assertIsNotNone(pool.allocator)
-        self.assertEqual(pool.allocator, ft.make_pool().allocator)
-        self.assertIsNone(torch.cuda.MemPool().allocator)
         self.assertEqual(pool.use_count(), 1)
         with torch.cuda.use_mem_pool(pool):
             self.assertEqual(pool.use_count(), 2)
@@ -83,7 +80,6 @@ class MemPool(unittest.TestCase):
             LIBRARY, "forebay_torch_segment_alloc", "forebay_torch_segment_free"
         )
         pool = torch.cuda.MemPool(plug.allocator())
-        self.assertEqual(pool.allocator, plug.allocator())
         with torch.cuda.use_mem_pool(pool):
             tensor = torch.full((MIB,), 3, dtype=torch.uint8, device="cuda")
         self.assertTrue(forebay.owns(tensor.data_ptr()))
@@ -112,7 +108,7 @@ class MemPool(unittest.TestCase):
 
         tensor = inside()
         gc.collect()
-        self.assertEqual(accounts(), (1, 20 * MIB))
+        self.assertEqual(accounts(), (1, 16 * MIB))
         del tensor
         torch.cuda.empty_cache()
         self.assertEqual(accounts(), (0, 0))
