@@ -35,9 +35,9 @@ addEventListener("unhandledrejection", e => told.problems.push(String(e.reason))
 addEventListener("load", () => setTimeout(() => {
   const count = group => group ? group.querySelectorAll(":scope > rect").length : 0;
   told.polygons = document.querySelectorAll("polygon").length;
-  told.events = [...document.querySelectorAll("pre")].map(e => e.textContent)
-    .filter(e => /^(alloc|free|segment|OOM)/.test(e));
-  for (const event of document.querySelectorAll("div > div > pre")) {
+  const events = [...document.querySelectorAll("div > div > div > pre")];
+  told.events = events.map(e => e.textContent);
+  for (const event of events) {
     event.dispatchEvent(new MouseEvent("mousedown", {bubbles: true}));
     const groups = document.querySelectorAll("svg > g > g");
     told.drawn.push([count(groups[0]), count(groups[1])]);
