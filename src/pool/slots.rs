@@ -254,8 +254,8 @@ impl Core {
         }
     }
 
-    /// The streams that used a block of `lane`'s: a fence on each as soon as enough has gathered. One
-    /// that is recorded when somebody wants the memory has not passed then, and memory grows instead.
+    /// The streams that used a block of `lane`'s: a fence on each as soon as enough has gathered.
+    /// Recorded when somebody wants the memory it has not passed then, and the pool grows instead.
     pub(super) fn fence_uses(&mut self, lane: LaneId, uses: &[LaneId]) {
         for &used in uses.iter().filter(|used| **used != lane) {
             self.fence_foreign(used);

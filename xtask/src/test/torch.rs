@@ -3,8 +3,8 @@
 //! Owns the wheels' pins, what stands in for NVIDIA's other libraries ([`stubs`]), and the runs of
 //! `tests/torch/test_*.py`, each file a process; with `--full` all of them once more with a newer
 //! PyTorch. A run passes when its tests do and the simulated driver has seen no misuse. What is
-//! fetched and made goes below `target`; where the package index cannot be reached, the group is one
-//! skipped check.
+//! fetched and made goes below `target`; what the package index is not there for is skipped by
+//! name.
 
 mod stubs;
 
