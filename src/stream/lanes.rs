@@ -410,8 +410,8 @@ impl Lanes {
     pub fn record_all(&mut self, driver: &dyn Driver) -> DriverResult<()> {
         let mut recorded = Ok(());
         driver.together(&mut || {
-            let all = (1..self.lanes.len()).map(|lane| self.record(driver, lane as LaneId));
-            recorded = all.fold(Ok(()), |first, one| first.and(one.map(drop)));
+            let all = (1..self.lanes.len() as LaneId).map(|lane| self.record(driver, lane));
+            recorded = all.map(|one| one.map(drop)).reduce(Result::and).unwrap_or(Ok(()));
         });
         recorded
     }
