@@ -202,30 +202,31 @@ class Replaced(unittest.TestCase):
         torch._C._cuda_clearCublasWorkspaces()
 
 
-# Of each segment of 20 MiB a quarter is live: 750 MiB are free, in gaps of 15.
+# On a device of 256 MiB. Of each segment of 20 MiB a quarter is live: 180 MiB are free, in gaps
+# of 15.
 COMB = """
-blocks = [torch.full((5 * MIB,), i, dtype=torch.uint8, device="cuda") for i in range(200)]
+blocks = [torch.full((5 * MIB,), i, dtype=torch.uint8, device="cuda") for i in range(48)]
 blocks = blocks[::4]
-wide = torch.empty(700 * MIB, dtype=torch.uint8, device="cuda")
+wide = torch.empty(160 * MIB, dtype=torch.uint8, device="cuda")
 wide.fill_(255)
 assert all(bool((b.cpu() == 4 * i).all()) for i, b in enumerate(blocks))
 """
-# Of a segment of 900 MiB less than 50 are live, a little of it every 30.
+# Of a segment of 224 MiB some 10 are live, a little of it every 30.
 SMALL = """
-torch.empty(900 * MIB, dtype=torch.uint8, device="cuda")
+torch.empty(224 * MIB, dtype=torch.uint8, device="cuda")
 kept, between = [], []
-for i in range(28):
+for i in range(7):
     kept.append(torch.full((3 * MIB // 2,), i, dtype=torch.uint8, device="cuda"))
     between.append(torch.empty(30 * MIB, dtype=torch.uint8, device="cuda"))
 del between
-wide = torch.empty(850 * MIB, dtype=torch.uint8, device="cuda")
+wide = torch.empty(212 * MIB, dtype=torch.uint8, device="cuda")
 wide.fill_(255)
 assert all(bool((b.cpu() == i).all()) for i, b in enumerate(kept))
 """
-# A segment of 600 MiB, idle, and a request for more than the device has besides it.
+# A segment of 150 MiB, idle, and a request for more than the device has besides it.
 LARGER = """
-torch.empty(600 * MIB, dtype=torch.uint8, device="cuda")
-torch.empty(700 * MIB, dtype=torch.uint8, device="cuda")
+torch.empty(150 * MIB, dtype=torch.uint8, device="cuda")
+torch.empty(175 * MIB, dtype=torch.uint8, device="cuda")
 """
 WAYS = {"native": "", "pool": "ft.use()\n", "replace": "ft.replace()\n"}
 
@@ -234,13 +235,14 @@ class Processes(unittest.TestCase):
     maxDiff = None
 
     def well(self, code, way="replace", **variables):
+        variables.setdefault("FOREBAY_SIM_MEMORY", "256MiB")
         run = run_python(BEGIN + WAYS[way] + code + '\nprint("well")', **variables)
         # PyTorch tells of each refusal of the driver's, even where it goes on.
         told = [line for line in run.stderr.splitlines() if "failed with OOM on device" not in line]
         self.assertEqual((run.stdout, told, run.returncode), ("well\n", [], 0), code)
 
     def refused(self, code, way):
-        run = run_python(BEGIN + WAYS[way] + code)
+        run = run_python(BEGIN + WAYS[way] + code, FOREBAY_SIM_MEMORY="256MiB")
         self.assertEqual(run.returncode, 1, run.stdout)
         self.assertIn("OutOfMemoryError", run.stderr.splitlines()[-1])
 
