@@ -188,7 +188,8 @@ class Replaced(unittest.TestCase):
             gc.collect()
 
     def test_gradients_made_by_other_threads_are_the_pools_too(self):
-        # https://github.com/pytorch/pytorch/issues/159674 and others: a MemPool is for the thread that uses it.
+        # https://github.com/vllm-project/vllm/pull/49151 and PyTorch's documentation: a MemPool is
+        # for the thread that uses it, and a backward pass has others.
         layer = torch.nn.Linear(64, 32).cuda()
         threads = []
         layer.weight.register_post_accumulate_grad_hook(
