@@ -145,6 +145,23 @@ bool takes(void *filter, forebay_stream_t stream)
     }
 }
 
+// A size as PyTorch writes it in this message, which programs read.
+std::string readable(std::size_t bytes)
+{
+    const char *const units[] = {"KiB", "MiB", "GiB"};
+    if (bytes <= 1024) {
+        return std::to_string(bytes) + " bytes";
+    }
+    double size = static_cast<double>(bytes) / 1024;
+    int unit = 0;
+    for (; unit < 2 && size > 1024; unit++) {
+        size /= 1024;
+    }
+    char text[64];
+    std::snprintf(text, sizeof text, "%.2f %s", size, units[unit]);
+    return text;
+}
+
 forebay_torch_pool_id number(const Id &id) { return {id.first, id.second}; }
 
 } // namespace
@@ -188,9 +205,11 @@ EXPORT void *forebay_companion_alloc(std::size_t bytes, int device, forebay_stre
         return address;
     }
     const std::string text = entries.last_error();
-    if (status == FOREBAY_ERROR_OUT_OF_MEMORY) {
+    // No mappings left is no memory, as with PyTorch's own allocator.
+    if (status == FOREBAY_ERROR_OUT_OF_MEMORY || status == FOREBAY_ERROR_MAPPING_LIMIT) {
         // Programs look for these words to try again with less.
-        raise(out_of_memory, "CUDA out of memory. Forebay: " + text);
+        raise(out_of_memory, "CUDA out of memory. Tried to allocate " + readable(bytes) +
+                                 ". Forebay: " + text);
     }
     raise(error, "Forebay: " + text);
 }

@@ -254,6 +254,14 @@ impl Core {
         }
     }
 
+    /// The streams that used a block of `lane`'s: a fence on each as soon as enough has gathered.
+    /// Recorded when somebody wants the memory it has not passed then, and the pool grows instead.
+    pub(super) fn fence_uses(&mut self, lane: LaneId, uses: &[LaneId]) {
+        for &used in uses.iter().filter(|used| **used != lane) {
+            self.fence_foreign(used);
+        }
+    }
+
     /// Records a fence on a lane whose frees others wait for, when enough has gathered.
     fn fence_foreign(&mut self, lane: LaneId) {
         const FENCE_BYTES: u64 = 1 << 20;

@@ -464,6 +464,7 @@ impl Core {
             let block = (address, bytes);
             self.hold_unwiped(block, (stamp, lane), !ordered, Place::Extent(node));
         }
+        self.fence_uses(lane, &side.uses);
         self.fence_if_due(cache, bytes);
     }
 
@@ -485,6 +486,7 @@ impl Core {
                 self.give_back(self.sync, &[round]);
             } else {
                 self.wait_for(stamp, round, bytes);
+                self.fence_uses(lane, &side.uses);
             }
             return;
         }

@@ -405,12 +405,13 @@ impl Lanes {
         self.events.push(event);
     }
 
-    /// Records a fence on every lane that has freed something since its last.
+    /// Records a fence on every lane that has freed something since its last. Where that fails, say
+    /// for a stream destroyed untold, the others get theirs; the first error is answered.
     pub fn record_all(&mut self, driver: &dyn Driver) -> DriverResult<()> {
         let mut recorded = Ok(());
         driver.together(&mut || {
-            recorded = (1..self.lanes.len())
-                .try_for_each(|lane| self.record(driver, lane as LaneId).map(|_| ()));
+            let all = (1..self.lanes.len() as LaneId).map(|lane| self.record(driver, lane));
+            recorded = all.map(|one| one.map(drop)).reduce(Result::and).unwrap_or(Ok(()));
         });
         recorded
     }

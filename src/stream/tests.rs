@@ -457,6 +457,20 @@ fn without_context_events_the_sync_lane_marks_every_known_stream() {
 }
 
 #[test]
+fn a_lane_without_a_fence_keeps_no_other_from_its() {
+    let mut book = Book::with(true);
+    let (a, b) = (book.stream(1), book.stream(2));
+    let stamps = [book.lanes.stamp(a, 7), book.lanes.stamp(b, 7)];
+    book.driver.fail(Fault::once(CallSet::of(&[Call::EventRecord]), 1));
+    let error = book.lanes.record_all(&book.driver).expect_err("the fault");
+    assert_eq!(error.call, Call::EventRecord);
+    book.fake.pass_all();
+    book.settle();
+    assert_eq!(stamps.map(|stamp| book.lanes.passed(stamp)), [false, true]);
+    book.close();
+}
+
+#[test]
 fn a_failing_record_changes_nothing() {
     // Three known streams: up to three creates and three records.
     for nth in 1..=6 {

@@ -135,7 +135,7 @@ pub fn alloc(bytes: usize, number: i32, stream: u64) -> Result<usize> {
     let status = unsafe { hot::alloc(pool, &raw mut address, asked, stream) };
     if status != Status::Ok {
         let text = crate::error::with_last(|m| m.to_string_lossy().into_owned());
-        if status == Status::OutOfMemory {
+        if matches!(status, Status::OutOfMemory | Status::MappingLimit) {
             counts(of).out_of_memory += 1;
             watch::tell(Kind::OutOfMemory, 0, bytes, number, stream);
         }

@@ -165,7 +165,55 @@ class History(unittest.TestCase):
         self.assertGreaterEqual(block["size"], 590_000)
         self.assertNotEqual(block["requested_size"], 600_000)
 
+    def test_stacks_are_kept_with_what_is_wished(self):
+        def made_and_dropped(context):
+            ft.record_memory_history(context=context, clear_history=True)
+            kept = allocate_here(3 * MIB)
+
+            def drop_here():
+                nonlocal kept
+                del kept
+
+            taken = ft.snapshot()
+            block = [
+                b for s in taken["segments"] for b in s["blocks"]
+                if b["address"] == kept.data_ptr()
+            ][0]  # fmt: skip
+            drop_here()
+            events = ft.snapshot()["device_traces"][0]
+            with_names = {
+                e["action"]: [f["name"] for f in e["frames"]] for e in events if e["size"] == 3 * MIB
+            }
+            return block["frames"] != [], [
+                "allocate_here" in with_names["alloc"],
+                "allocate_here" in with_names["free_completed"],
+                "drop_here" in with_names["free_completed"],
+            ]
+
+        self.assertEqual(made_and_dropped("all"), (True, [True, False, True]))
+        self.assertEqual(made_and_dropped("alloc"), (True, [True, True, False]))
+        self.assertEqual(made_and_dropped("state"), (True, [False, False, False]))
+        self.assertEqual(made_and_dropped(None), (False, [False, False, False]))
+
+    def test_events_that_are_not_wished_are_left_out(self):
+        for skipped in (["free_requested"], ["alloc"], ["segment_alloc", "segment_free"], []):
+            ft.record_memory_history(skip_actions=skipped, clear_history=True)
+            allocate_here(3 * MIB)
+            wanted = {"alloc", "free_requested", "free_completed", "segment_alloc", "segment_free"}
+            torch.cuda.empty_cache()
+            self.assertEqual(set(actions(ft.snapshot())), wanted - set(skipped))
+
+    def test_a_history_goes_on_when_it_is_asked_for_again(self):
+        allocate_here(3 * MIB)
+        ft.record_memory_history(context=None)
+        allocate_here(3 * MIB)
+        self.assertEqual(actions(ft.snapshot()).count("alloc"), 2)
+        ft.record_memory_history(clear_history=True)
+        self.assertEqual(actions(ft.snapshot()).count("alloc"), 0)
+
     def test_bad_wishes_are_told(self):
+        with self.assertRaises(ValueError):
+            ft.record_memory_history(context="everything")
         with self.assertRaises(ValueError):
             ft.record_memory_history("everything")
         with self.assertRaises(ValueError):

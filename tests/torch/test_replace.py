@@ -119,7 +119,7 @@ class Replaced(unittest.TestCase):
         with self.assertRaises(torch.OutOfMemoryError) as caught:
             torch.empty(200 << 30, dtype=torch.uint8, device="cuda")
         text = str(caught.exception)
-        self.assertIn("CUDA out of memory. Forebay: ", text)
+        self.assertIn("CUDA out of memory. Tried to allocate 200.00 GiB. Forebay: ", text)
         self.assertIn("214748364800 bytes requested; limit 1073741824", text)
         self.assertEqual(ft.memory_stats()["num_ooms"], ooms + 1)
         # And the next one works.

@@ -18,7 +18,7 @@ from typing import Any, Optional
 from ._errors import check
 from ._library import LIB, OOM, VISIT, COptions, CStats
 
-_CHOICES = {
+_CHOICES: dict[str, dict[Any, int]] = {
     "free": {"deferred": 1, "sync": 2, "stream": 3},
     "move": {"always": 1, "idle": 2, "never": 3},
     "leaks": {"off": 1, "summary": 2, "full": 3},
@@ -187,7 +187,8 @@ class Pool:
             buffer = c.create_string_buffer(needed.value + 256)
             check(LIB.forebay_pool_report_json(self._live(), buffer, len(buffer), c.byref(needed)))
             if needed.value <= len(buffer):
-                return json.loads(buffer.value.decode())
+                found: dict[str, Any] = json.loads(buffer.value.decode())
+                return found
 
     def leaks(self) -> list[Leak]:
         """The live blocks, by address."""

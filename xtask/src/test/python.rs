@@ -1,8 +1,8 @@
 //! Group `python`: the Python package, built by pip from another working directory.
 //!
 //! Owns the build (a wheel, by the package's own build backend at pinned versions), a look at the
-//! wheel, its installation into a folder of its own, and the run of its tests on the host backend,
-//! those of the preload library on the simulated driver.
+//! wheel, its installation into a folder of its own, the run of its tests on the host backend,
+//! those of the preload library on the simulated driver, and the check of its types.
 //! Writes only below `target`. Without network at first use the group is skipped by name.
 
 use super::{Options, stage_sim};
@@ -36,7 +36,28 @@ pub fn run(options: Options) -> Tally {
             test(&site, tests, options.full, &mut tally);
         }
     }
+    types(&mut tally);
     tally
+}
+
+/// The package's types, strictly; those of PyTorch are taken as they come.
+fn types(tally: &mut Tally) {
+    let folder = proc::target_dir().join("tools-types");
+    let pins = include_str!("../../../tests/python/types.txt");
+    if let Err(why) = tools::install_pinned(&folder, pins, || Ok(())) {
+        return match tools::index_answers() {
+            Ok(()) => tally.check("python::types", Err(why)),
+            Err(why) => {
+                tally.skip("python::types", &format!("the package index cannot be reached: {why}"));
+            }
+        };
+    }
+    let mut python = proc::program("python3");
+    python.env("PYTHONPATH", &folder).args(["-m", "mypy", "--strict", "--ignore-missing-imports"]);
+    // The oldest version that it knows.
+    python.args(["--python-version", "3.10", "--cache-dir"]).arg(folder.join("cache"));
+    let judged = proc::capture(python.arg("bindings/python/forebay")).map(drop);
+    tally.check("python::types", judged);
 }
 
 /// Builds the wheel with a working directory that is not the repository's.

@@ -1,9 +1,10 @@
 //! Group `torch`: PyTorch itself, its CUDA wheel unmodified, on the simulated driver and runtime.
 //!
-//! Owns the wheel's pin, what stands in for NVIDIA's other libraries ([`stubs`]), and the runs of
-//! `tests/torch/test_*.py`, each file a process. A run passes when its tests do and the simulated
-//! driver has seen no misuse. What is fetched and made goes below `target`; where the package index
-//! cannot be reached, the group is one skipped check.
+//! Owns the wheels' pins, what stands in for NVIDIA's other libraries ([`stubs`]), and the runs of
+//! `tests/torch/test_*.py`, each file a process; with `--full` all of them once more with a newer
+//! PyTorch. A run passes when its tests do and the simulated driver has seen no misuse. What is
+//! fetched and made goes below `target`; what the package index is not there for is skipped by
+//! name.
 
 mod stubs;
 
@@ -16,16 +17,35 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-const REQUIREMENTS: &str = include_str!("../../../tests/torch/requirements.txt");
+/// A PyTorch: its pins, and the folders below `target/torch` of its wheel and of the stand-ins.
+struct Edition {
+    pins: &'static str,
+    site: &'static str,
+    stubs: &'static str,
+}
+const EDITION: Edition = Edition {
+    pins: include_str!("../../../tests/torch/requirements.txt"),
+    site: "site",
+    stubs: "stubs",
+};
+const NEWEST: Edition = Edition {
+    pins: include_str!("../../../tests/torch/newest.txt"),
+    site: "site-newest",
+    stubs: "stubs-newest",
+};
+/// Models to run, for every edition.
+const MODELS: &str = include_str!("../../../tests/torch/extra.txt");
 /// The C++ part of `forebay.torch`, as the Python package carries it.
 const COMPANION: &str = "bindings/torch/companion.cpp";
 /// No file of tests takes longer.
-const LIMIT: Duration = Duration::from_secs(180);
+const LIMIT: Duration = Duration::from_secs(300);
 
 /// What a run needs.
 struct Site {
     /// The wheel, installed.
     packages: PathBuf,
+    /// The models, installed, if they are there.
+    models: Option<PathBuf>,
     /// Stand-ins for NVIDIA's libraries.
     stubs: PathBuf,
     staged: Staged,
@@ -33,39 +53,47 @@ struct Site {
 }
 
 /// Runs the group.
-pub fn run(_options: Options) -> Tally {
+pub fn run(options: Options) -> Tally {
     let mut tally = Tally::default();
     if !cfg!(target_arch = "x86_64") {
         tally.skip("torch", "its pins are for x86-64");
         return tally;
     }
-    let packages = proc::target_dir().join("torch").join("site");
-    // Its modules are compiled as they are imported: most never are.
-    let fetched = tools::install_pinned_with(&packages, REQUIREMENTS, &["--no-compile"], || Ok(()));
-    if let Err(why) = fetched {
-        // No fault of anyone's here if the index is not there at all.
-        match tools::index_answers() {
-            Ok(()) => tally.check("torch::fetch", Err(why)),
-            Err(why) => {
-                tally.skip("torch", &format!("the package index cannot be reached: {why}"));
-            }
+    let models = fetch("extra", MODELS, &mut tally);
+    let editions: &[Edition] = if options.full { &[EDITION, NEWEST] } else { &[EDITION] };
+    for edition in editions {
+        let Some(packages) = fetch(edition.site, edition.pins, &mut tally) else { continue };
+        match stage(edition, packages, models.clone()) {
+            Ok(site) => files(&site, &mut tally),
+            Err(why) => tally.check("torch::stage", Err(why)),
         }
-        return tally;
-    }
-    match stage(packages) {
-        Ok(site) => files(&site, &mut tally),
-        Err(why) => tally.check("torch::stage", Err(why)),
     }
     tally
 }
 
-fn stage(packages: PathBuf) -> Outcome<Site> {
+/// Pinned wheels in a folder below `target/torch`; none where they cannot be had.
+fn fetch(folder: &str, pins: &str, tally: &mut Tally) -> Option<PathBuf> {
+    let packages = proc::target_dir().join("torch").join(folder);
+    // Their modules are compiled as they are imported: most never are.
+    let Err(why) = tools::install_pinned_with(&packages, pins, &["--no-compile"], || Ok(())) else {
+        return Some(packages);
+    };
+    let name = format!("torch::fetch_{}", folder.replace('-', "_"));
+    // No fault of anyone's here if the index is not there at all.
+    match tools::index_answers() {
+        Ok(()) => tally.check(&name, Err(why)),
+        Err(why) => tally.skip(&name, &format!("the package index cannot be reached: {why}")),
+    }
+    None
+}
+
+fn stage(edition: &Edition, packages: PathBuf, models: Option<PathBuf>) -> Outcome<Site> {
     let staged = stage_runtime()?;
-    let stubs = proc::target_dir().join("torch").join("stubs");
-    stubs::make(&packages.join("torch").join("lib"), REQUIREMENTS, &stubs)?;
+    let stubs = proc::target_dir().join("torch").join(edition.stubs);
+    stubs::make(&packages.join("torch").join("lib"), edition.pins, &stubs)?;
     let preload = matrix::stage()?;
     companion(&preload)?;
-    Ok(Site { packages, stubs, staged, preload })
+    Ok(Site { packages, models, stubs, staged, preload })
 }
 
 /// Compiles the C++ part beside the library, where the Python package looks for it.
@@ -97,6 +125,10 @@ fn files(site: &Site, tally: &mut Tally) {
     }
     for file in all {
         let name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        if name == "test_models" && site.models.is_none() {
+            tally.skip("torch::test_models", "the models could not be fetched");
+            continue;
+        }
         let report = proc::target_dir().join("torch").join(format!("{name}.json"));
         let _missing = std::fs::remove_file(&report);
         let mut seen = Tally::default();
@@ -104,7 +136,8 @@ fn files(site: &Site, tally: &mut Tally) {
         python.arg(&file);
         let end = proc::stream(&mut python, Some(LIMIT), |line| seen.add_unittest_line(line));
         let told = seen.failed > 0;
-        let some = seen.passed > 0;
+        // A file whose tests are all skipped has told so by name.
+        let some = seen.passed + seen.skipped > 0;
         *tally += seen;
         let ended = match end {
             Ok(proc::End::Success) if some => misuse(&report),
@@ -127,6 +160,7 @@ fn python(site: &Site, report: &Path) -> Command {
         .env("LD_LIBRARY_PATH", join(&[&site.stubs, &site.staged.folder]))
         .env("FOREBAY_LIBRARY", site.preload.with_file_name("libforebay.so.0"))
         .env("TEST_PRELOAD_LIBRARY", &site.preload)
+        .env("TEST_MODELS", site.models.clone().unwrap_or_default())
         .env("FOREBAY_HEADROOM", "0")
         .env("FOREBAY_SIM_VERSION", "13000")
         .env("FOREBAY_SIM_MEMORY", "1GiB")

@@ -16,7 +16,7 @@ or, with all of PyTorch's own allocator on top::
 
 from .._pool import tag
 from ._history import dump_snapshot, record_memory_history, snapshot
-from ._hooks import is_replaced, make_pool, pool, replace, use
+from ._hooks import is_replaced, make_pool, pool, replace, retire_stream, use
 from ._stats import (
     device_pool,
     empty_cache,
@@ -48,6 +48,7 @@ __all__ = [
     "record_memory_history",
     "replace",
     "reset_peak_memory_stats",
+    "retire_stream",
     "snapshot",
     "tag",
     "tag_bytes",

@@ -12,7 +12,9 @@ import ctypes as c
 import pickle
 import sys
 import time
+import types
 from collections import deque
+from collections.abc import Iterable
 from os import PathLike
 from pathlib import Path
 from typing import Any, Optional, Union
@@ -37,11 +39,15 @@ class _Recorder:
     """The history since it was asked for. Its lists are touched with the interpreter's lock held,
     by one call each, so threads need no other."""
 
-    def __init__(self, max_entries: int, entries: bool) -> None:
+    def __init__(
+        self, max_entries: int, entries: bool, context: Optional[str], skipped: frozenset[str]
+    ) -> None:
         self.traces: dict[int, deque[Entry]] = {}
         self.live: dict[int, Entry] = {}
         self.max_entries = max_entries
         self.entries = entries
+        self.context = context
+        self.skipped = skipped
         self.stopped = False
         self.function = _native.EVENT(self.event)
 
@@ -51,8 +57,10 @@ class _Recorder:
         """One block has come or is about to go; never raises."""
         entry: Entry = {
             "action": "alloc", "addr": address or 0, "size": bytes, "stream": stream or 0,
-            "time_us": time.time_ns() // 1000, "frames": _frames(), "device": device,
+            "time_us": time.time_ns() // 1000, "frames": [], "device": device,
         }  # fmt: skip
+        if self.context == "all" or (self.context and what == _ALLOC):
+            entry["frames"] = _frames()
         trace = self.traces.get(device)
         if trace is None:
             trace = self.traces.setdefault(device, deque(maxlen=self.max_entries))
@@ -63,7 +71,9 @@ class _Recorder:
                 self.live.clear()
             self.note(trace, entry)
         elif what == _FREE:
-            self.live.pop(entry["addr"], None)
+            known = self.live.pop(entry["addr"], None)
+            if self.context == "alloc" and known is not None:
+                entry["frames"] = known["frames"]
             self.note(trace, {**entry, "action": "free_requested"})
             self.note(trace, {**entry, "action": "free_completed"})
         elif what == _OUT_OF_MEMORY:
@@ -73,8 +83,8 @@ class _Recorder:
             self.note(trace, entry)
 
     def note(self, trace: deque[Entry], entry: Entry) -> None:
-        if self.entries:
-            trace.append(entry)
+        if self.entries and entry["action"] not in self.skipped:
+            trace.append({**entry, "frames": []} if self.context == "state" else entry)
 
 
 _recorder: Optional[_Recorder] = None
@@ -83,7 +93,7 @@ _recorder: Optional[_Recorder] = None
 def _frames() -> list[Frame]:
     """The calling Python code, innermost first, without the recorder's own frames."""
     found: list[Frame] = []
-    frame = sys._getframe(2)
+    frame: Optional[types.FrameType] = sys._getframe(2)
     while frame is not None and len(found) < _DEPTH_MAX:
         code = frame.f_code
         found.append(
@@ -94,19 +104,37 @@ def _frames() -> list[Frame]:
 
 
 def record_memory_history(
-    enabled: Union[None, bool, str] = "all", max_entries: int = sys.maxsize, **options: Any
+    enabled: Union[None, bool, str] = "all",
+    max_entries: int = sys.maxsize,
+    *,
+    context: Optional[str] = "all",
+    skip_actions: Optional[Iterable[str]] = None,
+    clear_history: bool = False,
+    **options: Any,
 ) -> None:
     """``torch.cuda.memory._record_memory_history``: ``"all"`` records every event, ``"state"`` the
-    live blocks alone, ``None`` ends it. Python stacks are kept with each. Costs some microseconds
-    a tensor while it is on."""
+    live blocks alone, ``None`` ends it. Costs some microseconds a tensor while it is on.
+
+    :param context: what Python stacks are kept with: ``"all"`` events, each ``"alloc"``, the
+        ``"state"`` of live blocks alone, or nothing (``None``).
+    :param skip_actions: events that are not recorded, by their names in a snapshot.
+    :param clear_history: whether a history that is being recorded begins anew.
+    """
     global _recorder
     if enabled not in (None, False, True, "all", "state"):
         raise ValueError(f'enabled is None, "state" or "all", not {enabled!r}')
+    if context not in (None, "all", "alloc", "state"):
+        raise ValueError(f'context is None, "state", "alloc" or "all", not {context!r}')
     if max_entries < 1:
         raise ValueError(f"max_entries is at least 1, not {max_entries}")
+    skipped = frozenset(skip_actions or ())
     if not is_replaced():
-        mode = {True: "all", False: None}.get(enabled, enabled)  # type: ignore[call-overload]
-        torch_memory._record_memory_history(mode, max_entries=max_entries, **options)
+        mode = "all" if enabled is True else enabled or None
+        if skipped:
+            options["skip_actions"] = sorted(skipped)
+        torch_memory._record_memory_history(
+            mode, context, max_entries=max_entries, clear_history=clear_history, **options
+        )
         return
     if not enabled:
         LIB.forebay_torch_watch(None, None)
@@ -116,10 +144,15 @@ def record_memory_history(
             _recorder.stopped = True
             _recorder.live.clear()
         return
-    if _recorder is not None:
+    before = _recorder
+    _recorder = _Recorder(min(max_entries, sys.maxsize), enabled != "state", context, skipped)
+    if before is not None:
         LIB.forebay_torch_watch(None, None)
-        _kept.append(_recorder)
-    _recorder = _Recorder(min(max_entries, sys.maxsize), enabled != "state")
+        _kept.append(before)
+        if not (before.stopped or clear_history):
+            for device, trace in list(before.traces.items()):
+                _recorder.traces[device] = deque(list(trace), maxlen=_recorder.max_entries)
+            _recorder.live.update(before.live)
     companion = _native.companion(Path(torch.__file__).parent)
     watcher = _native.address(companion, "forebay_companion_watch")
     LIB.forebay_torch_watch(watcher, c.cast(_recorder.function, c.c_void_p))
@@ -203,7 +236,7 @@ def _trace(device: int, segments: list[dict[str, Any]]) -> list[Entry]:
     recorded = _recorder.traces.get(device) if _recorder else None
     events = [{k: v for k, v in e.items() if k != "device"} for e in list(recorded or ())]
     held = [(s["address"], s["address"] + s["total_size"]) for s in segments]
-    gone = set()
+    gone: set[int] = set()
     for event in events:
         if event["action"] == "alloc" or event["action"].startswith("free"):
             first = event["addr"] // _PAGE
@@ -230,7 +263,9 @@ def _trace(device: int, segments: list[dict[str, Any]]) -> list[Entry]:
             for a, b in rows
         ]  # fmt: skip
 
-    return told("segment_alloc", first_us) + events + told("segment_free", last_us)
+    every = told("segment_alloc", first_us) + events + told("segment_free", last_us)
+    skipped = _recorder.skipped if _recorder else frozenset()
+    return [event for event in every if event["action"] not in skipped]
 
 
 def snapshot() -> dict[str, Any]:
@@ -238,7 +273,8 @@ def snapshot() -> dict[str, Any]:
     ``replace()`` segments are the pages that live blocks hold; idle pages are in
     :func:`forebay.torch.memory_stats` only."""
     if not is_replaced():
-        return torch_memory._snapshot()
+        found: dict[str, Any] = torch_memory._snapshot()
+        return found
     per_device = [_segments(device) for device in range(torch.cuda.device_count())]
     return {
         "segments": [segment for segments in per_device for segment in segments],

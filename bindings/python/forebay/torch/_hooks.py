@@ -12,6 +12,7 @@ from typing import Any, Optional, Union
 import torch
 from torch.cuda import memory as torch_memory
 
+from .._errors import check
 from .._library import LIB
 from . import _native
 
@@ -48,12 +49,17 @@ def _is_preloaded() -> bool:
 
 def device_index(device: Device) -> int:
     """The number of a device; the current one's for ``None``."""
-    if device is None:
-        return torch.cuda.current_device()
     if isinstance(device, int):
         return device
-    index = torch.device(device).index
-    return torch.cuda.current_device() if index is None else index
+    index = None if device is None else torch.device(device).index
+    return int(torch.cuda.current_device() if index is None else index)
+
+
+def retire_stream(stream: torch.cuda.Stream) -> None:
+    """Tells Forebay that a stream is about to be destroyed: needed for those that the program made
+    outside of PyTorch (``torch.cuda.ExternalStream``), whose memory could not be told from a later
+    stream's of the same handle. PyTorch's own streams are never destroyed."""
+    check(LIB.forebay_stream_retire(stream.cuda_stream))
 
 
 def replace(*, patch: bool = False) -> None:

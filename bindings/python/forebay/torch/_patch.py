@@ -27,11 +27,15 @@ def _dump(filename: Any = "dump_snapshot.pickle", augment_with_fx_traces: bool =
 
 def _record_memory_history(
     enabled: Any = "all", context: Any = "all", stacks: Any = "all",
-    max_entries: int = sys.maxsize, **_options: Any,
+    max_entries: int = sys.maxsize, device: Any = None, clear_history: bool = False,
+    compile_context: bool = False, global_record_annotations: bool = False,
+    skip_actions: Any = None,
 ) -> None:  # fmt: skip
-    """With PyTorch's arguments; of them ours has no choice of events with a stack, and Python's
-    stacks alone."""
-    _history.record_memory_history(enabled, max_entries)
+    """With PyTorch's arguments; of them ours has Python's stacks alone."""
+    _history.record_memory_history(
+        enabled, max_entries, context=context, skip_actions=skip_actions,
+        clear_history=clear_history,
+    )  # fmt: skip
 
 
 def apply() -> None:

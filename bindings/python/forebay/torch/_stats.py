@@ -89,7 +89,8 @@ def memory_stats(device: Device = None) -> dict[str, Number]:
     "num_alloc_retries" how often pages were moved together for a request, and what a pool does not
     tell apart by size is under "all" alone."""
     if not is_replaced():
-        return torch.cuda.memory_stats(device)
+        found: dict[str, Number] = torch.cuda.memory_stats(device)
+        return found
     return _own_stats(device_index(device))
 
 
@@ -124,10 +125,10 @@ def reset_peak_memory_stats(device: Device = None) -> None:
 def memory_summary(device: Device = None, abbreviated: bool = False) -> str:
     """``torch.cuda.memory_summary``: PyTorch's table, of :func:`memory_stats`."""
     if not is_replaced():
-        return torch.cuda.memory_summary(device, abbreviated)
+        return str(torch.cuda.memory_summary(device, abbreviated))
     names = {**torch_memory.__dict__, "memory_stats": memory_stats}
     summary = types.FunctionType(torch_memory.memory_summary.__code__, names)
-    return summary(device_index(device), abbreviated)
+    return str(summary(device_index(device), abbreviated))
 
 
 def memory_fraction(fraction: float, device: Device = None) -> None:
