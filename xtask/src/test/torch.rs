@@ -11,6 +11,7 @@ use super::library::compiler;
 use super::runtime::{Staged, stage_runtime};
 use super::{Options, matrix};
 use crate::report::Tally;
+use crate::wheels::{self, Missing};
 use crate::{Outcome, proc, tools};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -23,7 +24,7 @@ const COMPANION: &str = "bindings/torch/companion.cpp";
 const LIMIT: Duration = Duration::from_secs(180);
 
 /// What a run needs.
-struct Site {
+pub struct Site {
     /// The wheel, installed.
     packages: PathBuf,
     /// Stand-ins for NVIDIA's libraries.
@@ -35,35 +36,36 @@ struct Site {
 /// Runs the group.
 pub fn run(_options: Options) -> Tally {
     let mut tally = Tally::default();
-    if !cfg!(target_arch = "x86_64") {
-        tally.skip("torch", "its pins are for x86-64");
-        return tally;
-    }
-    let packages = proc::target_dir().join("torch").join("site");
-    // Its modules are compiled as they are imported: most never are.
-    let fetched = tools::install_pinned_with(&packages, REQUIREMENTS, &["--no-compile"], || Ok(()));
-    if let Err(why) = fetched {
-        // No fault of anyone's here if the index is not there at all.
-        match tools::index_answers() {
-            Ok(()) => tally.check("torch::fetch", Err(why)),
-            Err(why) => {
-                tally.skip("torch", &format!("the package index cannot be reached: {why}"));
-            }
-        }
-        return tally;
-    }
-    match stage(packages) {
-        Ok(site) => files(&site, &mut tally),
-        Err(why) => tally.check("torch::stage", Err(why)),
+    match wheel() {
+        Ok(packages) => match stage(packages, matrix::stage) {
+            Ok(site) => files(&site, &mut tally),
+            Err(why) => tally.check("torch::stage", Err(why)),
+        },
+        Err(Missing::Unreachable(why)) => tally.skip("torch", &why),
+        Err(Missing::Failed(why)) => tally.check("torch::fetch", Err(why)),
     }
     tally
 }
 
-fn stage(packages: PathBuf) -> Outcome<Site> {
+/// The folder of packages with PyTorch's wheel, fetched first where it is not there yet.
+pub fn wheel() -> Result<PathBuf, Missing> {
+    if !cfg!(target_arch = "x86_64") {
+        return Err(Missing::Unreachable("its pins are for x86-64".to_owned()));
+    }
+    let packages = proc::target_dir().join("torch").join("site");
+    // Its modules are compiled as they are imported: most never are.
+    let flags = ["--no-compile"];
+    wheels::fetched(tools::install_pinned_with(&packages, REQUIREMENTS, &flags, || Ok(())))?;
+    Ok(packages)
+}
+
+/// Stages what Python needs to run PyTorch with Forebay; `library` builds the libraries and answers
+/// the preload library's file, beside which the other lies.
+pub fn stage(packages: PathBuf, library: impl FnOnce() -> Outcome<PathBuf>) -> Outcome<Site> {
     let staged = stage_runtime()?;
     let stubs = proc::target_dir().join("torch").join("stubs");
     stubs::make(&packages.join("torch").join("lib"), REQUIREMENTS, &stubs)?;
-    let preload = matrix::stage()?;
+    let preload = library()?;
     companion(&preload)?;
     Ok(Site { packages, stubs, staged, preload })
 }
@@ -117,7 +119,7 @@ fn files(site: &Site, tally: &mut Tally) {
 }
 
 /// Python with the wheel, on the simulated machine, the package from its sources.
-fn python(site: &Site, report: &Path) -> Command {
+pub fn python(site: &Site, report: &Path) -> Command {
     let mut python = proc::program("python3");
     let join = |dirs: &[&Path]| std::env::join_paths(dirs).unwrap_or_default();
     let root = proc::root();

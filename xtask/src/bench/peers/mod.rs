@@ -1,0 +1,122 @@
+//! Group `peers`: Forebay beside the allocators that GPU programs use, all measured in one run.
+//!
+//! Each allocator is a program of its own over the same simulated device, in the same loops, on the
+//! same loads and traces (`benches/allocators`). Times are thread CPU time, the processes of all
+//! allocators taking turns; memory, driver calls and the smallest device are exact and played
+//! once. Owns which allocator has which rows, and the targets. An allocator that cannot be had
+//! is a row that says so, and whatever is judged by it is missed.
+
+mod page;
+mod play;
+mod programs;
+mod rows;
+
+pub use page::write;
+
+use super::Row;
+use super::pool::process;
+use crate::Outcome;
+use play::{Figures, Played};
+use programs::Programs;
+
+const ROUNDS: usize = 5;
+const ROUNDS_QUICK: usize = 3;
+
+/// What an allocator is asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Asked {
+    /// Blocks of many sizes; else only those of one.
+    mixed: bool,
+    /// Memory taken from the device as it goes, and the calls for it.
+    usage: bool,
+    /// The smallest device.
+    fits: bool,
+}
+
+const ALL: Asked = Asked { mixed: true, usage: true, fits: true };
+
+/// An allocator: its name in the rows, and the program that has it.
+struct Allocator {
+    name: &'static str,
+    program: &'static str,
+    asked: Asked,
+}
+
+const fn allocator(name: &'static str, program: &'static str, asked: Asked) -> Allocator {
+    Allocator { name, program, asked }
+}
+
+const OURS: &str = "forebay";
+
+const ALLOCATORS: &[Allocator] = &[
+    allocator(OURS, "forebay", ALL),
+    allocator("torch", "torch", ALL),
+    allocator("torch-expandable", "torch", ALL),
+    allocator("rmm-pool", "rmm", ALL),
+    // It takes all that it is given at the start, and never more.
+    allocator("rmm-arena", "rmm", Asked { usage: false, ..ALL }),
+    allocator("rmm-binning", "rmm", ALL),
+    allocator("rmm-binning-small", "rmm", ALL),
+    // Blocks of one size.
+    allocator("rmm-fixed", "rmm", Asked { mixed: false, usage: false, fits: false }),
+    allocator("cub", "cub", ALL),
+    allocator("ort-bfc", "ort", ALL),
+    // Host memory.
+    allocator("mimalloc", "inband", Asked { mixed: true, usage: false, fits: false }),
+    // All at the start, too.
+    allocator("tlsf", "inband", Asked { mixed: true, usage: false, fits: true }),
+];
+
+/// The loads of the full run by name, each with what the programs call it.
+const LOADS: &[(&str, &str)] = &[
+    ("hot", "hot"),
+    ("mixed-256", "mixed:256"),
+    ("mixed-4096", "mixed:4096"),
+    ("mixed-10000", "mixed:10000"),
+    ("mixed-16384", "mixed:16384"),
+    ("mixed-100000", "mixed:100000"),
+];
+const LOADS_QUICK: &[&str] = &["hot", "mixed-4096", "mixed-10000"];
+const HOT: &str = "hot";
+
+/// Our time over a peer's: load, peer, the most it may be.
+const TIMES: &[(&str, &str, f64)] = &[
+    (HOT, "torch", 1.0 / 20.0),
+    (HOT, "rmm-fixed", 1.0 / 3.0),
+    (HOT, "mimalloc", 1.5),
+    ("mixed-10000", "torch", 1.0 / 20.0),
+    ("mixed-10000", "rmm-pool", 1.0 / 20.0),
+    ("mixed-10000", "rmm-binning", 1.0 / 3.0),
+    ("mixed-10000", "rmm-binning-small", 1.0 / 3.0),
+];
+/// What our smallest device may be above the best peer's, in hundredths of peak live bytes.
+const SMALLEST_POINTS: f64 = 0.2;
+
+/// Measures all; `quick`: fewer loads and processes, the repository's own traces.
+///
+/// Errors: Forebay's own program or the simulated driver cannot be built or fails.
+pub fn run(quick: bool) -> Outcome<Vec<Row>> {
+    let programs = Programs::build()?;
+    println!("{}", process::machine());
+    let loads: Vec<(&str, &str)> =
+        LOADS.iter().copied().filter(|(name, _)| !quick || LOADS_QUICK.contains(name)).collect();
+    let mut figures = Figures::default();
+    for (name, why) in programs.missing() {
+        println!("SKIPPED {name}: {why}");
+        figures.skipped.insert(name.to_owned(), why.to_owned());
+    }
+    let rounds = if quick { ROUNDS_QUICK } else { ROUNDS };
+    play::times(&programs, &loads, rounds, &mut figures);
+    println!("load average after the last timed process: {}", process::load_average());
+    let mut played: Vec<Played> = loads
+        .iter()
+        .filter(|(name, _)| *name != HOT)
+        .map(|(name, what)| Played::load(name, what))
+        .collect();
+    played.extend(programs.traces(quick)?);
+    play::memory(&programs, &played, &mut figures);
+    match figures.failed.iter().find(|(name, _)| name.starts_with(OURS)) {
+        Some((name, why)) => Err(format!("{name}: {why}")),
+        None => Ok(rows::rows(&loads, &played, &figures)),
+    }
+}
