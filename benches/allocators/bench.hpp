@@ -34,8 +34,11 @@ inline constexpr std::size_t mib = std::size_t{1} << 20;
 inline constexpr std::size_t bytes_min = 256;
 inline constexpr std::size_t bytes_max = mib;
 inline constexpr std::size_t hot_bytes = 4 * kib;
-/// Blocks that stay live beside a hot pair, of the same size: one that every allocator has.
+/// Blocks that stay live beside a hot pair, of the same size: one that every allocator has. Each
+/// process has a few more, as its seed says: where a page of an allocator's lists is exactly full,
+/// each pair may take and return one.
 inline constexpr std::size_t hot_beside = 10'000;
+inline constexpr std::size_t hot_more = 256;
 /// Pairs of one timed pass, and passes at most.
 inline constexpr std::size_t hot_pairs = std::size_t{1} << 16;
 inline constexpr std::size_t mixed_pairs = std::size_t{1} << 12;
@@ -54,12 +57,15 @@ enum class mode { time, use, fits };
   std::_Exit(1);
 }
 
-/// CPU time of this thread: other programs on the machine count less.
-inline double cpu_ns() {
+inline double clock_ns(clockid_t clock) {
   timespec now{};
-  if (clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now) != 0) die("no clock");
+  if (clock_gettime(clock, &now) != 0) die("no clock");
   return static_cast<double>(now.tv_sec) * 1e9 + static_cast<double>(now.tv_nsec);
 }
+/// CPU time of this thread: other programs on the machine count less.
+inline double cpu_ns() { return clock_ns(CLOCK_THREAD_CPUTIME_ID); }
+/// Time that passes.
+inline double wall_ns() { return clock_ns(CLOCK_MONOTONIC); }
 
 /// SplitMix64: any seed will do.
 class random {
@@ -276,7 +282,7 @@ inline volatile std::size_t opaque_bytes = hot_bytes;
 /// A pair of one size again and again, beside live blocks of that size.
 template <class A>
 void time_hot(A &allocator) {
-  std::vector<block> beside(hot_beside);
+  std::vector<block> beside(hot_beside + random(seed()).below(hot_more));
   for (block &held : beside)
     if (!take(allocator, held, hot_bytes)) die("no memory for the blocks beside");
   repeat(2 * hot_pairs, [&] {

@@ -28,6 +28,6 @@ int main(int count, char **words) {
   const bench::request request(count, words);
   bench::device device;
   caching allocator;
-  bench::quiet = request.asked == bench::mode::time;
+  bench::hush(request.asked);
   return bench::run(allocator, request.asked, request.what, &device);
 }

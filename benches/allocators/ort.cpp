@@ -1,9 +1,9 @@
 // ONNX Runtime's BFCArena, in its CPU wheel and through its C API.
 //
-// The arena takes its regions from the system by `posix_memalign`. This program has a function of
-// that name, which the library finds first: what is as large as a region comes from the simulated
-// device, one plain allocation each, and goes back there by `free`. All smaller requests, the
-// library's own among them, stay the system's.
+// The arena takes its regions from the system by `aligned_alloc` (other versions by
+// `posix_memalign`). This program has functions of these names, which the library finds first: what
+// is as large as a region comes from the simulated device, one plain allocation each, and goes back
+// there by `free`. All smaller requests, the library's own among them, stay the system's.
 #include <onnxruntime_c_api.h>
 
 #include "bench.hpp"
@@ -53,9 +53,13 @@ bool end_region(void *block) {
 
 }  // namespace
 
-extern "C" int posix_memalign(void **to, std::size_t alignment, std::size_t bytes) {
+extern "C" void *aligned_alloc(std::size_t alignment, std::size_t bytes) {
   const bool region = redirected && bytes >= region_bytes;
-  void *block = region ? new_region(bytes) : __libc_memalign(alignment, bytes);
+  return region ? new_region(bytes) : __libc_memalign(alignment, bytes);
+}
+
+extern "C" int posix_memalign(void **to, std::size_t alignment, std::size_t bytes) {
+  void *block = aligned_alloc(alignment, bytes);
   if (block == nullptr) return ENOMEM;
   *to = block;
   return 0;

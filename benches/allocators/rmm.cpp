@@ -68,6 +68,6 @@ int main(int count, char **words) {
     std::puts("full");
     return 0;
   }
-  bench::quiet = request.asked == bench::mode::time;
+  bench::hush(request.asked);
   return bench::run(allocator, request.asked, request.what, &device);
 }

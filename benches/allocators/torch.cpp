@@ -25,6 +25,6 @@ int main(int count, char **words) {
   c10::cuda::set_device(0);
   c10::cuda::detail::init_p2p_access_cache(devices);
   caching allocator;
-  bench::quiet = request.asked == bench::mode::time;
+  bench::hush(request.asked);
   return bench::run(allocator, request.asked, request.what, &device);
 }

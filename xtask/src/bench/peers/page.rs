@@ -134,7 +134,7 @@ mod tests {
             row("peers/time/hot", 6.25, &[("torch", 240.4)], None),
             row("peers/time median/hot", 7.0, &[("torch", 300.0)], None),
             row("peers/footprint/a", 1.05, &[], None),
-            row("peers/a hot pair: time over torch's", 0.026, &[], Some(0.05)),
+            row("peers/hot: time over torch's", 0.026, &[], Some(0.05)),
             row("peers/skipped/cub: why", f64::NAN, &[], Some(0.0)),
         ];
         let text = tables("head", &rows);
@@ -145,7 +145,7 @@ mod tests {
             "| torch | 240 / 300 |",
             "| | a |",
             "| forebay | 1.050 |",
-            "| a hot pair: time over torch's | 0.026 x | 0.0500 | met |",
+            "| hot: time over torch's | 0.026 x | 0.0500 | met |",
             "| skipped/cub: why | - x | 0 | **missed** |",
         ] {
             assert!(text.lines().any(|l| l == line), "{line}\n{text}");

@@ -5,7 +5,7 @@
 
 use super::super::pool::samples::Samples;
 use super::programs::Programs;
-use super::{ALLOCATORS, Allocator, HOT};
+use super::{ALLOCATORS, Allocator, Load};
 use crate::Outcome;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -97,16 +97,17 @@ pub fn key(allocator: &str, load: &str) -> String {
 }
 
 /// Times every load for every allocator that has it, `rounds` processes each, in turn.
-pub fn times(programs: &Programs, loads: &[(&str, &str)], rounds: usize, to: &mut Figures) {
+pub fn times(programs: &Programs, loads: &[Load], rounds: usize, to: &mut Figures) {
     for round in 0..rounds {
         eprintln!("round {} of {rounds}", round + 1);
-        for (name, what) in loads {
-            for one in ALLOCATORS.iter().filter(|a| a.asked.mixed || *name == HOT) {
-                let key = key(one.name, name);
+        for load in loads {
+            for one in ALLOCATORS.iter().filter(|a| load.is_for(a)) {
+                let key = key(one.name, load.name);
                 if to.skipped.contains_key(one.name) || to.failed.contains_key(&key) {
                     continue;
                 }
-                let said = programs.run(one, "time", what, AMPLE, round);
+                let given = Given { device: AMPLE, round, event_ns: load.event_ns };
+                let said = programs.run(one, "time", load.what, given);
                 match said.and_then(|text| time_of(&text)) {
                     Ok((least, median)) => to.times.add(vec![(key, least, median)]),
                     Err(why) => fail(to, key, why),
@@ -130,6 +131,24 @@ fn time_of(text: &str) -> Outcome<(f64, f64)> {
         _ => None,
     }
     .ok_or_else(|| format!("not a line of figures: {text}"))
+}
+
+/// What a process is given besides its words.
+#[derive(Clone, Copy)]
+pub struct Given<'a> {
+    /// The simulated device's memory.
+    pub device: &'a str,
+    /// From which loads are drawn.
+    pub round: usize,
+    /// What an event costs while timed.
+    pub event_ns: u32,
+}
+
+impl Given<'_> {
+    /// For what is exact, and the same in every round.
+    fn once(device: &str) -> Given<'_> {
+        Given { device, round: 0, event_ns: 0 }
+    }
 }
 
 /// What is played once: memory and calls of every load, the smallest device of every trace.
@@ -161,16 +180,17 @@ type Once = (Option<Outcome<Usage>>, Option<Outcome<f64>>);
 
 fn play_once(programs: &Programs, one: &Allocator, load: &Played) -> Once {
     let usage = one.asked.usage.then(|| {
-        programs.run(one, "use", &load.what, AMPLE, 0).and_then(|text| usage_of(&text))
+        programs.run(one, "use", &load.what, Given::once(AMPLE)).and_then(|text| usage_of(&text))
     });
     let smallest = (one.asked.fits && load.trace).then(|| {
         let peak = programs.peak(&load.name)?;
         let guess = match &usage {
             Some(Ok(usage)) => usage.taken as u64,
-            _ => peak + peak / 4,
+            Some(Err(why)) => return Err(why.clone()),
+            None => peak + peak / 4,
         };
         search(peak, guess, |bytes| {
-            let said = programs.run(one, "fits", &load.what, &bytes.to_string(), 0)?;
+            let said = programs.run(one, "fits", &load.what, Given::once(&bytes.to_string()))?;
             match said.trim() {
                 "fits" => Ok(true),
                 "full" => Ok(false),
@@ -205,6 +225,9 @@ fn usage_of(text: &str) -> Outcome<Usage> {
         return Err(format!("the simulated driver saw misuse: {}", report["misuse"]));
     }
     let calls = report["calls"].as_object().ok_or_else(bad)?;
+    if taken == "0" {
+        return Err("it took no memory from the device".to_owned());
+    }
     Ok(Usage {
         live: live.parse().map_err(|_| bad())?,
         taken: taken.parse().map_err(|_| bad())?,
@@ -221,7 +244,8 @@ fn count(calls: &Map<String, Value>, names: &[&str]) -> f64 {
         name.strip_suffix("_v2").unwrap_or(name).to_owned()
     };
     let wanted = calls.iter().filter(|(name, _)| names.contains(&plain(name).as_str()));
-    wanted.filter_map(|(_, n)| n.as_f64()).sum()
+    // From 0: the sum of no floats is -0.
+    wanted.filter_map(|(_, n)| n.as_f64()).fold(0.0, |sum, n| sum + n)
 }
 
 /// The smallest device in bytes that `fits`, to within [`STEP`] of `peak`, and a smaller one within
@@ -276,6 +300,8 @@ mod tests {
         let misused = text.replace("[]", "[{\"kind\":\"k\",\"text\":\"t\"}]");
         assert!(usage_of(&misused).is_err_and(|why| why.contains("misuse")));
         assert!(usage_of("use 1 2").is_err());
+        let none = text.replace("2000", "0");
+        assert!(usage_of(&none).is_err_and(|why| why.contains("no memory")));
     }
 
     #[test]

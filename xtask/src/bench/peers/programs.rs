@@ -6,7 +6,7 @@
 //! only below `target`.
 
 use super::super::traces;
-use super::play::Played;
+use super::play::{Given, Played};
 use super::{ALLOCATORS, Allocator, OURS};
 use crate::test::{Staged, compiler, onnxruntime_library, stage_runtime, torch_wheel};
 use crate::wheels::{self, Missing};
@@ -25,7 +25,7 @@ const FLAGS: [&str; 6] = ["-O3", "-DNDEBUG", "-Wall", "-Wextra", "-Werror", "-rd
 /// The programs of one run.
 pub struct Programs {
     /// By name; or why it is not there.
-    built: BTreeMap<&'static str, Result<PathBuf, String>>,
+    built: BTreeMap<&'static str, Result<PathBuf, Missing>>,
     folder: PathBuf,
     libraries: PathBuf,
     staged: Staged,
@@ -54,33 +54,26 @@ impl Programs {
             peaks: std::sync::OnceLock::new(),
         };
         for (name, build) in BUILDS {
-            let built = build(&programs).map_err(|missing| missing.why().to_owned());
+            let built = build(&programs);
             programs.built.insert(name, built);
         }
         match &programs.built["forebay"] {
             Ok(_) => Ok(programs),
-            Err(why) => Err(why.clone()),
+            Err(missing) => Err(missing.why().to_owned()),
         }
     }
 
     /// Allocators whose program is not there, with the reason.
-    pub fn missing(&self) -> impl Iterator<Item = (&'static str, &str)> {
-        ALLOCATORS.iter().filter_map(|a| Some((a.name, self.built.get(a.program)?.as_ref().err()?)))
-            .map(|(name, why)| (name, why.as_str()))
+    pub fn missing(&self) -> impl Iterator<Item = (&'static str, &Missing)> {
+        let why = |a: &Allocator| self.built.get(a.program)?.as_ref().err();
+        ALLOCATORS.iter().filter_map(move |a| Some((a.name, why(a)?)))
     }
 
-    /// What an allocator's program says in a mode, on a simulated device of so many bytes.
-    pub fn run(
-        &self,
-        one: &Allocator,
-        mode: &str,
-        what: &str,
-        device: &str,
-        round: usize,
-    ) -> Outcome<String> {
+    /// What an allocator's program says in a mode.
+    pub fn run(&self, one: &Allocator, mode: &str, what: &str, given: Given) -> Outcome<String> {
         let program = match self.built.get(one.program) {
             Some(Ok(program)) => program,
-            Some(Err(why)) => return Err(why.clone()),
+            Some(Err(missing)) => return Err(missing.why().to_owned()),
             None => return Err(format!("no program {}", one.program)),
         };
         let mut command = Command::new(program);
@@ -92,9 +85,10 @@ impl Programs {
         command.args([one.name, mode, what]).current_dir(&self.folder);
         let paths = [self.staged.folder.as_path(), &self.libraries];
         command.env("LD_LIBRARY_PATH", std::env::join_paths(paths).unwrap_or_default());
-        command.env("BENCH_ROUND", round.to_string());
+        command.env("BENCH_ROUND", given.round.to_string());
+        command.env("BENCH_EVENT_NS", given.event_ns.to_string());
         command.env("FOREBAY_BACKEND", "cuda").env("FOREBAY_HEADROOM", "0");
-        command.env("FOREBAY_SIM_MEMORY", device).env("FOREBAY_SIM_POISON", "none");
+        command.env("FOREBAY_SIM_MEMORY", given.device).env("FOREBAY_SIM_POISON", "none");
         command.env("FOREBAY_SIM_PROFILE", "a100");
         // Asked by the harness alone, after each allocation.
         command.env("FOREBAY_SIM_COSTS", "cuMemGetInfo=0");

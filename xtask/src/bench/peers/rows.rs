@@ -5,13 +5,13 @@
 //! value is not a number, and a target is missed.
 
 use super::play::{Figures, Played, Usage, key};
-use super::{ALLOCATORS, HOT, OURS, SMALLEST_POINTS, TIMES};
+use super::{ALLOCATORS, Load, OURS, SMALLEST_POINTS, TIMES};
 use crate::bench::Row;
 
 /// All rows.
-pub fn rows(loads: &[(&str, &str)], played: &[Played], figures: &Figures) -> Vec<Row> {
+pub fn rows(loads: &[Load], played: &[Played], figures: &Figures) -> Vec<Row> {
     let mut rows = Vec::new();
-    for (load, _) in loads {
+    for load in loads.iter().map(|l| l.name) {
         let least = |name: &str| figures.times.least(&key(name, load));
         let median = |name: &str| figures.times.median(&key(name, load));
         rows.push(beside(format!("peers/time/{load}"), "ns", least));
@@ -58,17 +58,16 @@ fn smallest(load: &Played, figures: &Figures) -> Row {
 }
 
 /// Our times over those that they are judged by.
-fn judged(loads: &[(&str, &str)], figures: &Figures) -> Vec<Row> {
+fn judged(loads: &[Load], figures: &Figures) -> Vec<Row> {
     let mut rows = Vec::new();
     for (load, peer, most) in TIMES {
-        if !loads.iter().any(|(name, _)| name == load) {
+        if !loads.iter().any(|l| l.name == *load) {
             continue;
         }
         let ours = figures.times.least(&key(OURS, load));
         let theirs = figures.times.least(&key(peer, load));
         let ratio = ours.zip(theirs).map_or(f64::NAN, |(ours, theirs)| ours / theirs);
-        let what = if *load == HOT { "a hot pair" } else { load };
-        let name = format!("peers/{what}: time over {peer}'s");
+        let name = format!("peers/{load}: time over {peer}'s");
         rows.push(Row::new(name, ratio, "x", Some(*most)));
     }
     rows
@@ -102,6 +101,7 @@ fn judged_devices(rows: &[Row]) -> Vec<Row> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{HOT, HOT_LOAD};
     use super::*;
 
     fn figures() -> Figures {
@@ -122,7 +122,7 @@ mod tests {
 
     fn made() -> Vec<Row> {
         let trace = |name: &str| Played { name: name.into(), what: "x".into(), trace: true };
-        rows(&[(HOT, HOT)], &[trace("a"), trace("b")], &figures())
+        rows(&[HOT_LOAD], &[trace("a"), trace("b")], &figures())
     }
 
     fn find(name: &str) -> Row {
@@ -134,12 +134,12 @@ mod tests {
         let hot = find("peers/time/hot");
         assert_eq!((hot.value, hot.peers["torch"], hot.met), (10.0, 250.0, None));
         assert_eq!(find("peers/time median/hot").value, 11.0);
-        let torch = find("peers/a hot pair: time over torch's");
+        let torch = find("peers/hot: time over torch's");
         assert_eq!((torch.value, torch.met), (0.04, Some(true)));
-        let mimalloc = find("peers/a hot pair: time over mimalloc's");
+        let mimalloc = find("peers/hot: time over mimalloc's");
         assert_eq!((mimalloc.value, mimalloc.met), (2.0, Some(false)));
         // Not measured: never met.
-        let fixed = find("peers/a hot pair: time over rmm-fixed's");
+        let fixed = find("peers/hot: time over rmm-fixed's");
         assert_eq!((fixed.value.is_nan(), fixed.met), (true, Some(false)));
     }
 
