@@ -1,8 +1,8 @@
 // mimalloc and a TLSF, which keep their lists inside the memory they hand out.
 //
 // The TLSF is given all of the simulated device's memory in one plain allocation: the CPU reaches
-// that memory here, on a GPU it would not. mimalloc takes its memory from the system: it has rows of
-// time alone.
+// that memory here, on a GPU it would not. mimalloc takes its memory from the system: it has rows
+// of time alone.
 #include "bench.hpp"
 
 #include <sys/prctl.h>

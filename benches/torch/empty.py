@@ -1,6 +1,6 @@
 """What a tensor costs: ``torch.empty`` on the device and on the CPU, taking turns.
 
-``empty.py native|replaced PROCESS`` prints ``DEVICE BYTES LEAST MEDIAN`` lines: nanoseconds of thread CPU
+``empty.py native|replaced`` prints ``DEVICE BYTES LEAST MEDIAN`` lines: nanoseconds of thread CPU
 time for a tensor made and dropped, the loop included. ``replaced`` is Forebay in place of PyTorch's
 allocator. The device is the simulated one; nothing touches its memory.
 """

@@ -1,7 +1,7 @@
 // Forebay's pools as memory resources of CCCL (`cuda::mr`). Header only; C++17 and later.
 //
-// Makes `forebay::stream_resource` a resource with `cuda::mr::device_accessible`: whatever takes one
-// (`cuda::mr::resource_ref`, `any_resource`, containers, RMM) takes it. CCCL 2 has the concepts
+// Makes `forebay::stream_resource` a resource with `cuda::mr::device_accessible`: whatever takes
+// one (`cuda::mr::resource_ref`, `any_resource`, containers, RMM) takes it. CCCL 2 has the concepts
 // behind LIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE; from CCCL 3 on they are always there.
 //
 // Streams: an allocation is for work on its stream, a free is in the order of its stream. Before a

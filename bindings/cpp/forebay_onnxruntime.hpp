@@ -13,8 +13,8 @@
 //
 // A lack of memory is thrown, as ONNX Runtime's own allocators do: it does not look at a null
 // pointer, and answers an exception with a status that has its sentence. So what calls the
-// allocator must be C++ that was built with exceptions, as ONNX Runtime's packages are. A free never
-// throws. Threads: any number at once. Cost: the C call.
+// allocator must be C++ that was built with exceptions, as ONNX Runtime's packages are. A free
+// never throws. Threads: any number at once. Cost: the C call.
 #ifndef FOREBAY_ONNXRUNTIME_HPP
 #define FOREBAY_ONNXRUNTIME_HPP
 

@@ -1,8 +1,8 @@
 /* The part of ONNX Runtime's C interface that the tests and benches here call.
  *
- * Its wheels come without headers. Names, places in the table and types are those of API version 18,
- * which later libraries keep; whatever stands between is skipped. Programs of users include ONNX
- * Runtime's own header instead. */
+ * Its wheels come without headers. Names, places in the table and types are those of API version
+ * 18, which later libraries keep; whatever stands between is skipped. Programs of users include
+ * ONNX Runtime's own header instead. */
 #ifndef FOREBAY_TESTS_ONNXRUNTIME_C_API_H
 #define FOREBAY_TESTS_ONNXRUNTIME_C_API_H
 
@@ -50,14 +50,15 @@ typedef struct OrtApi {
   OrtStatus *(*CreateSessionFromArray)(const OrtEnv *env, const void *model, size_t bytes,
                                        const OrtSessionOptions *options, OrtSession **session);
   OrtStatus *(*Run)(OrtSession *session, const OrtRunOptions *options,
-                    const char *const *input_names, const OrtValue *const *inputs, size_t input_count,
-                    const char *const *output_names, size_t output_count, OrtValue **outputs);
+                    const char *const *input_names, const OrtValue *const *inputs,
+                    size_t input_count, const char *const *output_names, size_t output_count,
+                    OrtValue **outputs);
   OrtStatus *(*CreateSessionOptions)(OrtSessionOptions **options);
   void *skipped_11[37];
   OrtStatus *(*CreateTensorAsOrtValue)(OrtAllocator *allocator, const int64_t *shape, size_t rank,
                                        ONNXTensorElementDataType type, OrtValue **value);
-  OrtStatus *(*CreateTensorWithDataAsOrtValue)(const OrtMemoryInfo *memory, void *data, size_t bytes,
-                                               const int64_t *shape, size_t rank,
+  OrtStatus *(*CreateTensorWithDataAsOrtValue)(const OrtMemoryInfo *memory, void *data,
+                                               size_t bytes, const int64_t *shape, size_t rank,
                                                ONNXTensorElementDataType type, OrtValue **value);
   void *skipped_50[1];
   OrtStatus *(*GetTensorMutableData)(OrtValue *value, void **data);

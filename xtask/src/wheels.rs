@@ -45,9 +45,7 @@ pub fn site(name: &str) -> Result<PathBuf, Missing> {
 pub fn fetched(result: Outcome<()>) -> Result<(), Missing> {
     result.map_err(|why| match tools::index_answers() {
         Ok(()) => Missing::Failed(why),
-        Err(index) => {
-            Missing::Unreachable(format!("the package index cannot be reached: {index}"))
-        }
+        Err(index) => Missing::Unreachable(format!("the package index cannot be reached: {index}")),
     })
 }
 

@@ -1,5 +1,5 @@
-// RMM over Forebay, in the form that this version of RMM has: as the current resource of the device,
-// under RMM's own pool, with RMM's exceptions. The device is the simulated one.
+// RMM over Forebay, in the form that this version of RMM has: as the current resource of the
+// device, under RMM's own pool, with RMM's exceptions. The device is the simulated one.
 #include <forebay_rmm.hpp>
 
 #include "check.hpp"
@@ -70,8 +70,8 @@ void under_rmms_pool(const forebay::pool &pool) {
 #endif
     CHECK(pool.stats().live_bytes == mib(4));
 #if FOREBAY_RMM_HAS_BASE
-    // Later pools record events by a runtime of their own, inside librmm.so, which does not start on
-    // a simulated driver: there only the upstream's part is shown.
+    // Later pools record events by a runtime of their own, inside librmm.so, which does not start
+    // on a simulated driver: there only the upstream's part is shown.
     void *first = take(over, mib(1));
     void *second = take(over, mib(6));
     CHECK(forebay_owns(first) && forebay_owns(second));

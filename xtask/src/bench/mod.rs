@@ -111,7 +111,8 @@ pub fn on_simulated(folder: &Path) -> [(&'static str, OsString); 3] {
     ]
 }
 
-/// Runs one group or all; `--write` puts the tables of `peers` into its page. A group that cannot run fails the command after the others ran.
+/// Runs one group or all; `--write` puts the tables of `peers` into its page. A group that cannot
+/// run fails the command after the others ran.
 pub fn run(mut args: Args) -> Outcome<()> {
     let quick = args.flag("--quick");
     let write = args.flag("--write");

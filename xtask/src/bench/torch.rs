@@ -67,8 +67,8 @@ fn figures(text: &str) -> Outcome<Figures> {
     all.filter(|all| !all.is_empty()).ok_or_else(|| format!("not lines of figures: {text}"))
 }
 
-/// What the device adds over the CPU, ours beside PyTorch's own: the least of all processes, and the
-/// median over the processes of what the medians differ by.
+/// What the device adds over the CPU, ours beside PyTorch's own: the least of all processes, and
+/// the median over the processes of what the medians differ by.
 fn rows(ours: &[Figures], natives: &[Figures]) -> Outcome<Vec<Row>> {
     let sizes: Vec<String> = ours.iter().flat_map(|f| f.keys()).map(|(_, b)| b.clone()).collect();
     let sizes: std::collections::BTreeSet<String> = sizes.into_iter().collect();
@@ -89,7 +89,8 @@ fn rows(ours: &[Figures], natives: &[Figures]) -> Outcome<Vec<Row>> {
             Ok((least(&device) - least(&cpu), median, least(&cpu)))
         };
         let (own, native) = (adds(ours)?, adds(natives)?);
-        let mut least = Row::new(format!("torch/empty {bytes} adds, least"), own.0, "ns", Some(native.0));
+        let mut least =
+            Row::new(format!("torch/empty {bytes} adds, least"), own.0, "ns", Some(native.0));
         least.peers.insert("native".into(), native.0);
         least.peers.insert("the CPU's tensor".into(), own.2);
         let mut median =

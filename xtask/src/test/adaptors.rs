@@ -1,9 +1,9 @@
 //! The C++ adaptors against the libraries that they are for, as others publish them: RMM in two
 //! forms, CCCL in two, ONNX Runtime. Part of group `clients`.
 //!
-//! Owns how the programs of `tests/clients/cpp` are compiled and run, on the simulated machine. What
-//! is fetched goes below `target/wheels` ([`crate::wheels`]); where the package index cannot be
-//! reached, each is skipped by name.
+//! Owns how the programs of `tests/clients/cpp` are compiled and run, on the simulated machine.
+//! What is fetched goes below `target/wheels` ([`crate::wheels`]); where the package index cannot
+//! be reached, each is skipped by name.
 
 use super::library::compiler;
 use super::runtime::Staged;

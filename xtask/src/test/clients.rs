@@ -2,8 +2,8 @@
 //!
 //! Owns the clients, their counts and their pins: crates and wheels that use CUDA's driver, run on
 //! the simulated one with and without the preload library, and NVIDIA's runtimes, which are asked
-//! for nothing but their start ([`super::runtimes`]); and the C++ adaptors against the libraries that
-//! they are for ([`super::adaptors`]). What is fetched goes below `target`; where
+//! for nothing but their start ([`super::runtimes`]); and the C++ adaptors against the libraries
+//! that they are for ([`super::adaptors`]). What is fetched goes below `target`; where
 //! the package index cannot be reached, what needs it is skipped by name.
 
 use super::matrix::{self, counted, preload};

@@ -294,8 +294,7 @@ mod tests {
                     \"cuMemGetInfo_v2\":900,\"cuEventRecord\":5,\"cuEventQuery\":1},\
                     \"time_us\":4500.0,\"misuse\":[]}\n";
         let usage = usage_of(text).expect("figures");
-        let wanted =
-            Usage { live: 1000.0, taken: 2000.0, calls: 5.0, fences: 6.0, driver_ms: 4.5 };
+        let wanted = Usage { live: 1000.0, taken: 2000.0, calls: 5.0, fences: 6.0, driver_ms: 4.5 };
         assert_eq!(usage, wanted);
         let misused = text.replace("[]", "[{\"kind\":\"k\",\"text\":\"t\"}]");
         assert!(usage_of(&misused).is_err_and(|why| why.contains("misuse")));

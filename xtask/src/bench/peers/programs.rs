@@ -160,7 +160,10 @@ const BUILDS: &[(&str, Build)] = &[
 
 /// Folders of headers, as those of others are named: their warnings are theirs.
 fn headers(base: &Path, folders: &[&str]) -> Vec<String> {
-    folders.iter().flat_map(|f| ["-isystem".to_owned(), base.join(f).display().to_string()]).collect()
+    folders
+        .iter()
+        .flat_map(|f| ["-isystem".to_owned(), base.join(f).display().to_string()])
+        .collect()
 }
 
 /// A library by its file, found there again as the program starts.
