@@ -1,9 +1,9 @@
 // ONNX Runtime's CPU wheel over Forebay's pools, through its C API.
 //
 // `host`: an allocator over the host backend is registered for the CPU's memory, and a session
-// takes what it computes with from the pool. `cuda`: one over the simulated device is registered for a
-// device's memory, and tensors are made there. Kernels for a device are not in this wheel, so no
-// session computes there: that is not shown.
+// takes what it computes with from the pool. `cuda`: one over the simulated device is registered
+// for a device's memory, and tensors are made there. Kernels for a device are not in this wheel, so
+// no session computes there: that is not shown.
 #include <onnxruntime_c_api.h>
 
 #include <forebay_onnxruntime.hpp>

@@ -6,14 +6,16 @@
 //! the group is one row that says so and is not met. No figure here is a GPU's.
 
 use super::Row;
-use crate::test::{Site, stage_torch, torch_python, torch_wheel};
+use crate::test::{Site, compiler, stage_torch, torch_python, torch_wheel};
 use crate::{Outcome, proc};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 const PROCESSES: usize = 7;
 const PROCESSES_QUICK: usize = 5;
 const PROGRAM: &str = "benches/torch/empty.py";
+/// Answers what PyTorch asks the runtime for each tensor, in the place of the simulated one.
+const QUIET: &str = "benches/torch/quiet.c";
 const MODES: [&str; 2] = ["replaced", "native"];
 
 /// Least and median by device and bytes, as the program names them.
@@ -30,11 +32,12 @@ pub fn run(quick: bool) -> Outcome<Vec<Row>> {
         }
     };
     let site = stage_torch(packages, release)?;
+    let quiet = quiet()?;
     let mut by_mode = [Vec::new(), Vec::new()];
     for process in 0..if quick { PROCESSES_QUICK } else { PROCESSES } {
         eprintln!("process {}", process + 1);
         for (mode, all) in MODES.iter().zip(&mut by_mode) {
-            all.push(measure(&site, mode)?);
+            all.push(measure(&site, &quiet, mode)?);
         }
     }
     rows(&by_mode[0], &by_mode[1])
@@ -48,10 +51,20 @@ fn release() -> Outcome<PathBuf> {
     Ok(proc::target_dir().join("release").join("libforebay_preload.so"))
 }
 
-fn measure(site: &Site, mode: &str) -> Outcome<Figures> {
+fn quiet() -> Outcome<PathBuf> {
+    let folder = proc::target_dir().join("bench");
+    std::fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    let to = folder.join("libtorch_quiet.so");
+    let mut cc = compiler("CC", "cc");
+    cc.args(["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o"]).arg(&to);
+    proc::capture(cc.arg(QUIET)).map(|_| to)
+}
+
+fn measure(site: &Site, quiet: &Path, mode: &str) -> Outcome<Figures> {
     let report = proc::target_dir().join("bench").join("torch.json");
     let mut python = torch_python(site, &report);
     python.env("FOREBAY_SIM_MEMORY", "64GiB").env("FOREBAY_SIM_POISON", "none");
+    python.env("LD_PRELOAD", quiet);
     figures(&proc::capture(python.args([PROGRAM, mode]))?)
 }
 
