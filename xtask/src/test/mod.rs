@@ -63,7 +63,7 @@ const GROUPS: &[Group] = &[
     Group { name: "cudart", budget: 90, full: 0, run: cudart::run },
     Group { name: "cuda", budget: 420, full: 1200, run: cuda::run },
     Group { name: "preload", budget: 240, full: 0, run: preload::run },
-    Group { name: "clients", budget: 180, full: 0, run: clients::run },
+    Group { name: "clients", budget: 300, full: 0, run: clients::run },
     Group { name: "torch", budget: 300, full: 0, run: torch::run },
     Group { name: "c", budget: 420, full: 0, run: c::run },
     Group { name: "python", budget: 120, full: 0, run: python::run },
