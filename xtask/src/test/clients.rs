@@ -87,10 +87,10 @@ pub fn run(_options: Options) -> Tally {
             return tally;
         }
     };
-    crates(&staged, &library, &mut tally);
     if let Some(folder) = library.parent() {
         adaptors::run(&staged, folder, &mut tally);
     }
+    crates(&staged, &library, &mut tally);
     if !cfg!(target_arch = "x86_64") {
         tally.skip("clients::wheels", "their pins are for x86-64");
         return tally;
