@@ -118,6 +118,8 @@ fn rmm_25(staged: &Staged) -> Result<Vec<String>, Missing> {
 fn rmm_26(staged: &Staged) -> Result<Vec<String>, Missing> {
     let site = wheels::site("rmm-26.10")?;
     let mut arguments = words(&["-std=c++20", "-include", "linux/limits.h"]);
+    // Its library needs the logger and does not say where that is: the program names it too.
+    arguments.push("-Wl,--no-as-needed".to_owned());
     let folders = ["librmm/include", "librmm/include/rapids", "rapids_logger/include"];
     arguments.extend(headers(&site, &folders));
     arguments.extend(cuda_12(staged)?);
