@@ -10,6 +10,9 @@ install(FILES "${FOREBAY_ARCHIVE}" DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONE
 install(FILES "${PROJECT_SOURCE_DIR}/include/forebay.h"
               "${PROJECT_SOURCE_DIR}/bindings/cpp/forebay.hpp"
               "${PROJECT_SOURCE_DIR}/bindings/cpp/forebay_kv.hpp"
+              "${PROJECT_SOURCE_DIR}/bindings/cpp/forebay_cccl.hpp"
+              "${PROJECT_SOURCE_DIR}/bindings/cpp/forebay_onnxruntime.hpp"
+              "${PROJECT_SOURCE_DIR}/bindings/cpp/forebay_rmm.hpp"
               "${PROJECT_SOURCE_DIR}/bindings/cpp/forebay_share.hpp"
   DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" COMPONENT development)
 

@@ -447,9 +447,8 @@ class memory_resource final : public std::pmr::memory_resource {
 /// A stream-ordered resource with the shape of `cuda::mr` and RMM resources, old names and new
 /// ones: a copyable handle, equal when it names the same pool. The pool must outlive it.
 ///
-/// To use it where a property is asked for, say so beside it, after CUDA's own header:
-/// `namespace forebay { constexpr void get_property(const stream_resource &,
-/// cuda::mr::device_accessible) noexcept {} }`.
+/// Where a property is asked for, as CCCL and RMM do, include `forebay_cccl.hpp`, which says that
+/// the memory is the device's, or `forebay_rmm.hpp`.
 class stream_resource {
  public:
   /// Over `from`.

@@ -17,6 +17,7 @@ mod source;
 mod test;
 mod tidy;
 mod tools;
+mod wheels;
 
 use args::Args;
 use std::process::ExitCode;

@@ -1,7 +1,8 @@
 //! Peers of the pool behind plain C functions, so that the timing harness calls each alike.
 //!
-//! Owns one TLSF arena. Promises nothing about speed beyond adding one tail call to each peer.
-//! Must not be used by the product. Cost: a call; the arena is address space until it is touched.
+//! Owns one TLSF arena, made at the first call unless [`peer_tlsf_give`] came before. Promises
+//! nothing about speed beyond adding one tail call to each peer. Must not be used by the product.
+//! Cost: a call; the arena is address space until it is touched.
 //!
 //! mimalloc runs with its defaults. The TLSF takes no lock and is given all its memory at the
 //! first call, which favours it: the figures are those of the bare algorithm on one thread.
@@ -73,6 +74,27 @@ pub extern "C" fn peer_mi_alloc(bytes: usize) -> *mut c_void {
 pub unsafe extern "C" fn peer_mi_free(ptr: *mut c_void) {
     // SAFETY: the caller's promise is mimalloc's.
     unsafe { libmimalloc_sys::mi_free(ptr) }
+}
+
+/// Gives the TLSF its memory instead of an arena of its own: `bytes` from `start` on, before the
+/// first allocation. False where it has some already, or cannot use this.
+///
+/// # Safety
+/// The memory may be read and written, and is nobody else's for as long as the TLSF is used; one
+/// thread at a time calls the TLSF.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn peer_tlsf_give(start: *mut c_void, bytes: usize) -> bool {
+    // SAFETY: one thread at a time, by the caller's promise.
+    let (tlsf, filled) = unsafe { (&mut *ARENA.tlsf.get(), &mut *ARENA.filled.get()) };
+    let Some(start) = NonNull::new(start.cast::<u8>()) else {
+        return false;
+    };
+    if std::mem::replace(filled, true) {
+        return false;
+    }
+    let pool = NonNull::slice_from_raw_parts(start, bytes);
+    // SAFETY: usable memory that nobody else uses, by the caller's promise.
+    unsafe { tlsf.insert_free_block_ptr(pool) }.is_some()
 }
 
 /// The TLSF's allocation of `bytes`; null where the arena is full.

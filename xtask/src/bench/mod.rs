@@ -8,9 +8,11 @@
 mod cuda;
 mod gather;
 mod kv;
+mod peers;
 mod plan;
 mod pool;
 mod preload;
+mod torch;
 mod traces;
 
 use crate::args::Args;
@@ -21,7 +23,8 @@ use std::ffi::OsString;
 use std::path::Path;
 
 /// The command's form.
-pub const USAGE: &str = "bench [pool|traces|gather|plan|cuda|preload|kv] [--quick] [--json FILE]";
+pub const USAGE: &str = "bench [pool|traces|gather|plan|cuda|preload|kv|peers|torch] [--quick] \
+                         [--json FILE] [--write]";
 
 /// One measured figure.
 #[derive(Clone, PartialEq, Debug)]
@@ -94,6 +97,8 @@ const GROUPS: &[Group] = &[
     ("cuda", cuda::run),
     ("preload", preload::run),
     ("kv", kv::run),
+    ("peers", peers::run),
+    ("torch", torch::run),
 ];
 
 /// The environment of a program that is to find the simulated CUDA driver in `folder`: devices
@@ -106,9 +111,11 @@ pub fn on_simulated(folder: &Path) -> [(&'static str, OsString); 3] {
     ]
 }
 
-/// Runs one group or all. A group that cannot run fails the command after the others ran.
+/// Runs one group or all; `--write` puts the tables of `peers` into its page. A group that cannot
+/// run fails the command after the others ran.
 pub fn run(mut args: Args) -> Outcome<()> {
     let quick = args.flag("--quick");
+    let write = args.flag("--write");
     let json = args.value("--json")?;
     let wanted = args.rest()?;
     if let Some(unknown) = wanted.iter().find(|w| !GROUPS.iter().any(|(name, _)| name == w)) {
@@ -124,6 +131,10 @@ pub fn run(mut args: Args) -> Outcome<()> {
         match measure(quick) {
             Ok(measured) => {
                 print!("{}", table(&measured));
+                if write && *name == "peers" {
+                    let quick = if quick { " --quick" } else { "" };
+                    peers::write(&measured, &format!("cargo xtask bench peers{quick} --write"))?;
+                }
                 rows.extend(measured);
             }
             Err(why) => failed.push(format!("{name}: {why}")),

@@ -6,7 +6,7 @@
 //! Must not: time anything itself. Cost: about four minutes, `quick` about one.
 
 pub(super) mod process;
-mod samples;
+pub(super) mod samples;
 
 use process::{Ended, Programs};
 use samples::Samples;

@@ -2,12 +2,13 @@
 //!
 //! Owns the clients, their counts and their pins: crates and wheels that use CUDA's driver, run on
 //! the simulated one with and without the preload library, and NVIDIA's runtimes, which are asked
-//! for nothing but their start ([`super::runtimes`]). What is fetched goes below `target`; where
+//! for nothing but their start ([`super::runtimes`]); and the C++ adaptors against the libraries
+//! that they are for ([`super::adaptors`]). What is fetched goes below `target`; where
 //! the package index cannot be reached, what needs it is skipped by name.
 
 use super::matrix::{self, counted, preload};
 use super::runtime::{Staged, stage_runtime};
-use super::{Options, cuda, runtimes};
+use super::{Options, adaptors, cuda, runtimes};
 use crate::report::Tally;
 use crate::{Outcome, proc, tools};
 use std::path::{Path, PathBuf};
@@ -86,6 +87,9 @@ pub fn run(_options: Options) -> Tally {
             return tally;
         }
     };
+    if let Some(folder) = library.parent() {
+        adaptors::run(&staged, folder, &mut tally);
+    }
     crates(&staged, &library, &mut tally);
     if !cfg!(target_arch = "x86_64") {
         tally.skip("clients::wheels", "their pins are for x86-64");

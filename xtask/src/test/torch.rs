@@ -12,6 +12,7 @@ use super::library::compiler;
 use super::runtime::{Staged, stage_runtime};
 use super::{Options, matrix};
 use crate::report::Tally;
+use crate::wheels::{self, Missing};
 use crate::{Outcome, proc, tools};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -41,7 +42,7 @@ const COMPANION: &str = "bindings/torch/companion.cpp";
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// What a run needs.
-struct Site {
+pub struct Site {
     /// The wheel, installed.
     packages: PathBuf,
     /// The models, installed, if they are there.
@@ -55,15 +56,12 @@ struct Site {
 /// Runs the group.
 pub fn run(options: Options) -> Tally {
     let mut tally = Tally::default();
-    if !cfg!(target_arch = "x86_64") {
-        tally.skip("torch", "its pins are for x86-64");
-        return tally;
-    }
-    let models = fetch("extra", MODELS, &mut tally);
+    let models = told("extra", fetch("extra", MODELS), &mut tally);
     let editions: &[Edition] = if options.full { &[EDITION, NEWEST] } else { &[EDITION] };
     for edition in editions {
-        let Some(packages) = fetch(edition.site, edition.pins, &mut tally) else { continue };
-        match stage(edition, packages, models.clone()) {
+        let fetched = fetch(edition.site, edition.pins);
+        let Some(packages) = told(edition.site, fetched, &mut tally) else { continue };
+        match stage_edition(edition, packages, models.clone(), matrix::stage) {
             Ok(site) => files(&site, &mut tally),
             Err(why) => tally.check("torch::stage", Err(why)),
         }
@@ -71,27 +69,50 @@ pub fn run(options: Options) -> Tally {
     tally
 }
 
-/// Pinned wheels in a folder below `target/torch`; none where they cannot be had.
-fn fetch(folder: &str, pins: &str, tally: &mut Tally) -> Option<PathBuf> {
+/// The folder of packages with PyTorch's wheel, fetched first where it is not there yet.
+pub fn wheel() -> Result<PathBuf, Missing> {
+    fetch(EDITION.site, EDITION.pins)
+}
+
+/// Pinned wheels in a folder below `target/torch`.
+fn fetch(folder: &str, pins: &str) -> Result<PathBuf, Missing> {
+    if !cfg!(target_arch = "x86_64") {
+        return Err(Missing::Unreachable("its pins are for x86-64".to_owned()));
+    }
     let packages = proc::target_dir().join("torch").join(folder);
     // Their modules are compiled as they are imported: most never are.
-    let Err(why) = tools::install_pinned_with(&packages, pins, &["--no-compile"], || Ok(())) else {
-        return Some(packages);
-    };
-    let name = format!("torch::fetch_{}", folder.replace('-', "_"));
-    // No fault of anyone's here if the index is not there at all.
-    match tools::index_answers() {
-        Ok(()) => tally.check(&name, Err(why)),
-        Err(why) => tally.skip(&name, &format!("the package index cannot be reached: {why}")),
+    let flags = ["--no-compile"];
+    wheels::fetched(tools::install_pinned_with(&packages, pins, &flags, || Ok(())))?;
+    Ok(packages)
+}
+
+/// What was fetched; nothing, and why by name, where it was not.
+fn told(what: &str, fetched: Result<PathBuf, Missing>, tally: &mut Tally) -> Option<PathBuf> {
+    let name = format!("torch::fetch_{}", what.replace('-', "_"));
+    match fetched {
+        Ok(packages) => return Some(packages),
+        Err(Missing::Unreachable(why)) => tally.skip(&name, &why),
+        Err(Missing::Failed(why)) => tally.check(&name, Err(why)),
     }
     None
 }
 
-fn stage(edition: &Edition, packages: PathBuf, models: Option<PathBuf>) -> Outcome<Site> {
+/// Stages what Python needs to run PyTorch with Forebay; `library` builds the libraries and answers
+/// the preload library's file, beside which the other lies.
+pub fn stage(packages: PathBuf, library: impl FnOnce() -> Outcome<PathBuf>) -> Outcome<Site> {
+    stage_edition(&EDITION, packages, None, library)
+}
+
+fn stage_edition(
+    edition: &Edition,
+    packages: PathBuf,
+    models: Option<PathBuf>,
+    library: impl FnOnce() -> Outcome<PathBuf>,
+) -> Outcome<Site> {
     let staged = stage_runtime()?;
     let stubs = proc::target_dir().join("torch").join(edition.stubs);
     stubs::make(&packages.join("torch").join("lib"), edition.pins, &stubs)?;
-    let preload = matrix::stage()?;
+    let preload = library()?;
     companion(&preload)?;
     Ok(Site { packages, models, stubs, staged, preload })
 }
@@ -150,7 +171,7 @@ fn files(site: &Site, tally: &mut Tally) {
 }
 
 /// Python with the wheel, on the simulated machine, the package from its sources.
-fn python(site: &Site, report: &Path) -> Command {
+pub fn python(site: &Site, report: &Path) -> Command {
     let mut python = proc::program("python3");
     let join = |dirs: &[&Path]| std::env::join_paths(dirs).unwrap_or_default();
     let root = proc::root();
