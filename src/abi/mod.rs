@@ -11,7 +11,9 @@ pub mod info;
 pub mod interpose;
 pub mod plan;
 pub mod pools;
+pub mod record;
 pub mod share;
+pub mod step;
 pub mod streams;
 pub mod torch;
 

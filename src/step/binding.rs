@@ -75,7 +75,8 @@ pub(super) struct State {
     pub(super) region: Region,
     pub(super) entries: Vec<Entry>,
     plans_max: usize,
-    /// Whether the region grows with plans that are made anew.
+    /// Whether the region grows with its plans.
+    grows: bool,
     pub(super) run: Option<Run>,
     /// A step is about to open: the region is being taken.
     beginning: bool,
@@ -112,7 +113,7 @@ fn busy(text: &str) -> Error {
 /// What a binding is made with.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
-    /// Bytes of the region; plans that need more are refused.
+    /// Bytes of the region; plans that need more are refused. 0: it grows with them.
     pub bytes: u64,
     /// The region begins at a multiple of this.
     pub alignment: u64,
@@ -149,6 +150,7 @@ pub fn create(pool: u64, setup: Setup, plan: u64) -> Result<u64> {
         region,
         entries: Vec::new(),
         plans_max: setup.plans_max,
+        grows: setup.bytes == 0,
         run: None,
         beginning: false,
         last: Vec::new(),
@@ -246,24 +248,14 @@ impl Binding {
         if state.run.is_some() || state.beginning {
             return Err(busy("a step of the binding is open; plans change between steps"));
         }
-        let (has, needs) = (state.region.bytes, plan.height());
-        if needs > has {
-            return Err(bad(format!("the plan takes {needs} bytes; the region has {has}")));
-        }
-        if plan.alignment() > state.region.alignment {
-            return Err(bad(format!(
-                "the plan needs an alignment of {}; the region has {}",
-                plan.alignment(),
-                state.region.alignment
-            )));
-        }
         let script = Script::new(plan)?;
+        state.fit(&self.pool, plan)?;
         state.put(signature, script);
         Ok(())
     }
 
     /// Has the next step of this signature recorded, and planned at its end; where there is no plan
-    /// yet, the pool serves that step. The region grows where the new plan needs it.
+    /// yet, the pool serves that step.
     ///
     /// # Errors
     /// [`Status::Busy`] while a step is open.
@@ -438,20 +430,39 @@ impl Binding {
         };
         let plan = read(&log)?.step.plan(&Options::default())?;
         let script = Script::new(&plan)?;
+        state.fit(&self.pool, &plan)?;
         let entry = &mut state.entries[run.entry];
         entry.states = vec![NOT_LIVE; script.len()].into();
         entry.script = script;
         state.totals.replanned += 1;
-        if plan.height() > state.region.bytes || plan.alignment() > state.region.alignment {
-            state.region.give(&self.pool)?;
-            state.region.bytes = plan.height().max(state.region.bytes);
-            state.region.alignment = plan.alignment().max(state.region.alignment);
-        }
         Ok(())
     }
 }
 
 impl State {
+    /// Makes the region long enough for a plan, where it may grow.
+    fn fit(&mut self, pool: &Pool, plan: &Plan) -> Result<()> {
+        let (bytes, alignment) = (plan.height(), plan.alignment());
+        if bytes <= self.region.bytes && alignment <= self.region.alignment {
+            return Ok(());
+        }
+        if !self.grows {
+            return Err(bad(format!(
+                "the plan takes {bytes} bytes at a multiple of {alignment}; the region has {} at \
+                 a multiple of {}",
+                self.region.bytes, self.region.alignment
+            )));
+        }
+        if pool.any_captured(&self.last)? {
+            return Err(busy("a graph was captured from a step; release its capture first"));
+        }
+        // The next step takes it anew.
+        self.region.give(pool)?;
+        self.region.bytes = bytes.max(self.region.bytes);
+        self.region.alignment = alignment.max(self.region.alignment);
+        Ok(())
+    }
+
     fn find(&self, signature: u64) -> Option<usize> {
         self.entries.iter().position(|entry| entry.signature == signature)
     }
