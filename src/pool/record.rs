@@ -95,6 +95,11 @@ impl Core {
         }
     }
 
+    /// Allocations so far that came by the lock.
+    pub fn misses(&self) -> u64 {
+        self.misses
+    }
+
     /// Whether every operation must come by the lock: no slot is cached then.
     pub(super) fn caches_nothing(&self) -> bool {
         self.recorder.is_some() || self.settings.always_slow()

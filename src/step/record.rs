@@ -10,7 +10,7 @@ use crate::error::{Error, Result, Status};
 use crate::plan::recording::{Fence, LANES_MAX, NEVER, Recorded, Recording};
 use crate::pool::Pool;
 use crate::pool::record::{Event, is_sync};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -37,9 +37,12 @@ pub struct StepLog {
 pub fn read(events: &[Event]) -> Result<StepLog> {
     let mut found = StepLog::default();
     let mut live: HashMap<usize, usize> = HashMap::new();
+    let mut left_out: HashSet<usize> = HashSet::new();
     for (time, event) in (0u64..).zip(events) {
         match *event {
-            Event::Alloc { stream, .. } if is_sync(stream) => {}
+            Event::Alloc { address, stream, .. } if is_sync(stream) => {
+                left_out.insert(address);
+            }
             Event::Alloc { address, bytes, align, stream, tag } => {
                 let lane = lane(&mut found.streams, stream)?;
                 // One that was freed unseen before has no end that is known.
@@ -55,7 +58,7 @@ pub fn read(events: &[Event]) -> Result<StepLog> {
                 });
             }
             Event::Free { address, stream } => match live.remove(&address) {
-                None => found.older += 1,
+                None => found.older += u64::from(!left_out.remove(&address)),
                 Some(_) if is_sync(stream) => {}
                 Some(at) => {
                     let lane = lane(&mut found.streams, stream)?;

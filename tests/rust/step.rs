@@ -13,7 +13,7 @@ mod bindings;
 mod lanes;
 #[path = "step/model.rs"]
 mod model;
-#[path = "common/mod.rs"]
+#[path = "common/device.rs"]
 mod common;
 #[path = "step/recorded.rs"]
 mod recorded;
