@@ -41,9 +41,9 @@ pub mod keeper;
 pub mod ladder;
 pub mod loss;
 pub mod order;
-pub mod registry;
 pub mod record;
 pub mod regions;
+pub mod registry;
 pub mod report;
 #[cfg(all(test, shuttle))]
 mod schedules;

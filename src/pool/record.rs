@@ -7,10 +7,10 @@
 //! At most [`EVENTS_MAX`] events are kept; a longer recording is an error at its end, not a shorter
 //! log. Cost: beginning stops all threads once; an operation costs the slow path, and 40 bytes.
 
+use super::Pool;
 use super::core::Core;
 use super::hot::SYNC_STREAM;
 use super::order::stream_name;
-use super::Pool;
 use super::registry::with_caches_closed;
 use crate::error::{Error, Result, Status};
 

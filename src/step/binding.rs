@@ -401,7 +401,7 @@ impl Binding {
         run.add_to(totals);
         let streams: Vec<u64> = hot.streams[..run.lanes].to_vec();
         self.mark_end(&mut state, &streams);
-        let replanned = self.learn_from(&mut state, &mut run);
+        let replanned = self.learn_from(&mut state, &mut run, &streams);
         *self.runner.binding.lock().unwrap_or_else(PoisonError::into_inner) = None;
         replanned
     }
@@ -420,7 +420,7 @@ impl Binding {
 
     /// Plans the step anew if it was recorded; else has the next one recorded if this went too far
     /// another way.
-    fn learn_from(&self, state: &mut State, run: &mut Run) -> Result<()> {
+    fn learn_from(&self, state: &mut State, run: &mut Run, streams: &[u64]) -> Result<()> {
         let Some(log) = run.log.take() else {
             let percent = u64::from(state.replan_percent);
             let asked = run.tally.served + run.tally.by_pool + run.tally.fallbacks;
@@ -428,7 +428,8 @@ impl Binding {
             state.entries[run.entry].learns = percent > 0 && astray * 100 > percent * asked;
             return Ok(());
         };
-        let plan = read(&log)?.step.plan(&Options::default())?;
+        let named = streams.iter().map(|stream| stream_name(*stream)).collect();
+        let plan = read(&log, named)?.step.plan(&Options::default())?;
         let script = Script::new(&plan)?;
         state.fit(&self.pool, &plan)?;
         let entry = &mut state.entries[run.entry];

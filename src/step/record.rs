@@ -30,12 +30,12 @@ pub struct StepLog {
     pub outliving: u64,
 }
 
-/// The step in a log.
+/// The step in a log. Its first lanes are those streams, known or not; others follow as they come.
 ///
 /// # Errors
 /// [`Status::Unsupported`]: more than 64 streams.
-pub fn read(events: &[Event]) -> Result<StepLog> {
-    let mut found = StepLog::default();
+pub fn read(events: &[Event], streams: Vec<u64>) -> Result<StepLog> {
+    let mut found = StepLog { streams, ..StepLog::default() };
     let mut live: HashMap<usize, usize> = HashMap::new();
     let mut left_out: HashSet<usize> = HashSet::new();
     for (time, event) in (0u64..).zip(events) {
@@ -156,7 +156,7 @@ pub fn end(recording: u64) -> Result<()> {
     let log = held.pool.end_recording(held.number)?;
     // An end that fails from here on is an end all the same.
     *ended = Some(Arc::default());
-    *ended = Some(Arc::new(read(&log)?));
+    *ended = Some(Arc::new(read(&log, Vec::new())?));
     Ok(())
 }
 

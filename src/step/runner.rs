@@ -156,9 +156,7 @@ impl Runner {
     pub(super) fn pool_lives(&self) -> bool {
         // SAFETY: set when a step begins, to a pool's place, which is never unmapped.
         match unsafe { self.shared.load(Ordering::Relaxed).as_ref() } {
-            Some(shared) => {
-                shared.id.load(Ordering::Relaxed) == self.pool.load(Ordering::Relaxed)
-            }
+            Some(shared) => shared.id.load(Ordering::Relaxed) == self.pool.load(Ordering::Relaxed),
             None => false,
         }
     }

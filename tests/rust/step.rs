@@ -9,11 +9,11 @@ mod astray;
 mod bad_input;
 #[path = "step/bindings.rs"]
 mod bindings;
+#[path = "common/device.rs"]
+mod common;
 #[path = "step/lanes.rs"]
 mod lanes;
 #[path = "step/model.rs"]
 mod model;
-#[path = "common/device.rs"]
-mod common;
 #[path = "step/recorded.rs"]
 mod recorded;

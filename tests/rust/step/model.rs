@@ -10,6 +10,7 @@ use forebay::driver::{Driver, StreamHandle};
 use forebay::error::Status;
 use forebay::pool::Pool;
 use forebay::step::{hot, record, slow};
+use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -70,13 +71,16 @@ fn check(words: [usize; 4]) {
 impl Rig {
     /// A pool over a device of `bytes`, whose work runs only when a test says so.
     pub fn new(bytes: usize, lanes: usize) -> Rig {
-        let options =
-            HostOptions { total_bytes: bytes, deferred: true, ..HostOptions::default() };
+        let options = HostOptions { total_bytes: bytes, deferred: true, ..HostOptions::default() };
         let driver = common::device(options);
         let pool = common::pool(&driver, common::settings(&driver));
-        let streams =
-            (0..lanes).map(|_| driver.stream_create().expect("a stream").0).collect();
+        let streams = (0..lanes).map(|_| driver.stream_create().expect("a stream").0).collect();
         Rig { driver, pool, streams, marks: Box::leak(Box::default()) }
+    }
+
+    /// One more stream, for the caller to use; it ends with the others once it is among them.
+    pub fn add_stream(&self) -> u64 {
+        self.driver.stream_create().expect("a stream").0
     }
 
     fn mark(&self, (address, bytes): (usize, usize), value: u64, lane: usize) {
@@ -115,19 +119,29 @@ impl Rig {
 
 /// Who serves a step.
 #[derive(Clone, Copy, Debug)]
-pub enum By {
+pub enum By<'a> {
     /// The pool; a recording's number, for its fences.
     Pool(u64),
     /// The open step with this handle.
     Step(u64),
+    /// The same, where the step's fences are not recorded yet: they are asked for.
+    Learnt(u64),
+    /// As [`By::Step`], and beside it buffers that are not planned: address, bytes, value, lane, and how
+    /// many allocations they live on.
+    Gaps(u64, &'a RefCell<Vec<Dynamic>>),
 }
 
-impl By {
+/// A buffer that is not planned: where, how long, its marks, its lane, and what is left of its life.
+type Dynamic = ((usize, usize), u64, usize, usize);
+
+impl By<'_> {
     pub fn alloc(self, rig: &Rig, bytes: usize, lane: usize) -> usize {
         let stream = rig.streams[lane];
         match self {
             By::Pool(_) => rig.pool.alloc(bytes, stream).expect("fits"),
-            By::Step(step) => step_alloc(step, bytes, stream).expect("fits"),
+            By::Step(step) | By::Learnt(step) | By::Gaps(step, _) => {
+                step_alloc(step, bytes, stream).expect("fits")
+            }
         }
     }
 
@@ -135,7 +149,43 @@ impl By {
         let stream = rig.streams[lane];
         match self {
             By::Pool(_) => rig.pool.dealloc(address, stream).expect("live"),
-            By::Step(step) => assert_eq!(step_free(step, address, stream), Status::Ok),
+            By::Step(step) | By::Learnt(step) | By::Gaps(step, _) => {
+                assert_eq!(step_free(step, address, stream), Status::Ok)
+            }
+        }
+    }
+
+    /// Before an allocation: ends those whose life is over, and makes one now and then.
+    fn dynamic(self, rig: &Rig, places: &mut BTreeMap<usize, usize>, random: &mut Random) {
+        let By::Gaps(step, live) = self else { return };
+        let mut live = live.borrow_mut();
+        live.retain_mut(|(place, value, lane, left)| {
+            *left = left.saturating_sub(1);
+            if *left > 0 {
+                return true;
+            }
+            end_dynamic(rig, step, (*place, *value, *lane), places);
+            false
+        });
+        if !random.one_in(3) {
+            return;
+        }
+        let (births, lane) = (1 + random.below(12), random.below(rig.streams.len()));
+        let bytes = random.size_between(16, 60_000);
+        let found = step_alloc_within(step, bytes, births as u64, rig.streams[lane]);
+        let (place, value) = ((found.expect("fits"), bytes), random.bits());
+        put(places, place);
+        rig.mark(place, value, lane);
+        // Some overstay what they said.
+        let overstay = if random.one_in(8) { 3 } else { 0 };
+        live.push((place, value, lane, births + overstay));
+    }
+
+    /// Ends all that are left.
+    fn end_dynamic(self, rig: &Rig, places: &mut BTreeMap<usize, usize>) {
+        let By::Gaps(step, live) = self else { return };
+        for (place, value, lane, _) in live.take() {
+            end_dynamic(rig, step, (place, value, lane), places);
         }
     }
 
@@ -144,10 +194,32 @@ impl By {
             By::Pool(recording) => {
                 record::fence(recording, rig.streams[from], rig.streams[to]).expect("streams");
             }
+            By::Learnt(step) => {
+                slow::fence(step, rig.streams[from], rig.streams[to]).expect("lanes");
+            }
             // The plan issues its own.
-            By::Step(_) => {}
+            By::Step(_) | By::Gaps(..) => {}
         }
     }
+}
+
+fn end_dynamic(
+    rig: &Rig,
+    step: u64,
+    (place, value, lane): ((usize, usize), u64, usize),
+    places: &mut BTreeMap<usize, usize>,
+) {
+    rig.look(place, value, lane);
+    assert_eq!(step_free(step, place.0, rig.streams[lane]), Status::Ok);
+    places.remove(&place.0);
+}
+
+/// Notes a live buffer, which must not overlap another.
+fn put(places: &mut BTreeMap<usize, usize>, (address, bytes): (usize, usize)) {
+    let below = places.range(..address + bytes).next_back();
+    let clear = below.is_none_or(|(&start, &length)| start + length <= address);
+    assert!(clear, "{address:#x} overlaps {below:x?} on the host");
+    places.insert(address, bytes);
 }
 
 /// [`hot::alloc`] as a result.
@@ -182,17 +254,15 @@ pub fn step_free(step: u64, address: usize, stream: u64) -> Status {
 }
 
 /// Plays a step with marks; `random` decides when the device works.
-pub fn play(rig: &Rig, ops: &[Op], by: By, random: &mut Random) {
+pub fn play(rig: &Rig, ops: &[Op], by: By<'_>, random: &mut Random) {
     let mut live: HashMap<u32, (usize, usize, u64)> = HashMap::new();
     let mut places: BTreeMap<usize, usize> = BTreeMap::new();
     for op in ops {
         match *op {
             Op::Alloc(id, bytes, lane) => {
+                by.dynamic(rig, &mut places, random);
                 let address = by.alloc(rig, bytes, lane);
-                let below = places.range(..address + bytes).next_back();
-                let clear = below.is_none_or(|(&start, &length)| start + length <= address);
-                assert!(clear, "{address:#x} overlaps {below:x?} on the host");
-                places.insert(address, bytes);
+                put(&mut places, (address, bytes));
                 let value = random.bits();
                 rig.mark((address, bytes), value, lane);
                 live.insert(id, (address, bytes, value));
@@ -207,6 +277,7 @@ pub fn play(rig: &Rig, ops: &[Op], by: By, random: &mut Random) {
         }
         rig.work(random);
     }
+    by.end_dynamic(rig, &mut places);
     assert!(live.is_empty(), "a step frees what it has");
 }
 

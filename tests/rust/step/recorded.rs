@@ -7,8 +7,8 @@ use forebay::driver::faulty::CallSet;
 use forebay::plan::recording::{NEVER, Recorded};
 use forebay::plan::{Options, Plan, handles};
 use forebay::pool::hot::SYNC_STREAM;
-use forebay::pool::report::tag_create;
 use forebay::pool::registry;
+use forebay::pool::report::tag_create;
 use forebay::step::binding::{self, Totals};
 use forebay::step::record as recordings;
 
