@@ -1879,8 +1879,8 @@ forebay_status forebay_binding_learn(forebay_binding_t binding, uint64_t signatu
  * # Safety
  * `stats` is NULL or valid for reads and writes of its struct_size.
  */
-forebay_status forebay_binding_stats(forebay_binding_t binding,
-                                     struct forebay_binding_stats *stats);
+forebay_status forebay_binding_get_stats(forebay_binding_t binding,
+                                         struct forebay_binding_stats *stats);
 
 /**
  * Ends a binding. Its region is freed behind all work queued so far.

@@ -197,7 +197,7 @@ pub extern "C" fn forebay_binding_learn(binding: BindingT, signature: u64) -> St
 /// # Safety
 /// `stats` is NULL or valid for reads and writes of its struct_size.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn forebay_binding_stats(
+pub unsafe extern "C" fn forebay_binding_get_stats(
     binding: BindingT,
     stats: *mut BindingStats,
 ) -> Status {
