@@ -5,7 +5,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#define KIB 1024
+#define K ((size_t)1024)
 
 static forebay_stream_t all_streams(void) {
   return (forebay_stream_t)(uintptr_t)FOREBAY_ALL_STREAMS;
@@ -24,10 +24,10 @@ static void the_step(forebay_pool_t pool) {
   void *a = NULL;
   void *b = NULL;
   void *c = NULL;
-  CHECK_OK(forebay_alloc(pool, &a, 8 * KIB, NULL));
-  CHECK_OK(forebay_alloc(pool, &b, 4 * KIB, NULL));
+  CHECK_OK(forebay_alloc(pool, &a, 8 * K, NULL));
+  CHECK_OK(forebay_alloc(pool, &b, 4 * K, NULL));
   CHECK_OK(forebay_dealloc(pool, a, NULL));
-  CHECK_OK(forebay_alloc(pool, &c, 8 * KIB, NULL));
+  CHECK_OK(forebay_alloc(pool, &c, 8 * K, NULL));
   CHECK_OK(forebay_dealloc(pool, b, NULL));
   CHECK_OK(forebay_dealloc(pool, c, NULL));
 }
@@ -53,8 +53,8 @@ static forebay_recording_t recorded(forebay_pool_t pool) {
                FOREBAY_ERROR_INVALID_ARGUMENT);
   CHECK_OK(forebay_recording_buffers(recording, buffers, 3, &count));
   CHECK(buffers[0].id == 0 && buffers[0].birth == 0 && buffers[0].death == 2);
-  CHECK(buffers[1].size == 4 * KIB && buffers[1].birth == 1 && buffers[1].death == 4);
-  CHECK(buffers[2].size == 8 * KIB && buffers[2].birth == 3 && buffers[2].death == 5);
+  CHECK(buffers[1].size == 4 * K && buffers[1].birth == 1 && buffers[1].death == 4);
+  CHECK(buffers[2].size == 8 * K && buffers[2].birth == 3 && buffers[2].death == 5);
   CHECK(buffers[2].tag == 1 && buffers[2].lane == 0 && buffers[2].alignment == 512);
   forebay_stream_t stream = all_streams();
   CHECK_OK(forebay_recording_streams(recording, &stream, 1, &count));
@@ -71,16 +71,16 @@ static void run_steps(forebay_binding_t binding, forebay_pool_t pool) {
     unsigned char *a = NULL;
     unsigned char *b = NULL;
     unsigned char *c = NULL;
-    CHECK_OK(forebay_step_alloc(step, (void **)&a, 8 * KIB, stream));
-    CHECK_OK(forebay_step_alloc(step, (void **)&b, 4 * KIB, stream));
-    memset(a, 1, 8 * KIB);
-    memset(b, 2, 4 * KIB);
-    CHECK(a[8 * KIB - 1] == 1);
+    CHECK_OK(forebay_step_alloc(step, (void **)&a, 8 * K, stream));
+    CHECK_OK(forebay_step_alloc(step, (void **)&b, 4 * K, stream));
+    memset(a, 1, 8 * K);
+    memset(b, 2, 4 * K);
+    CHECK(a[8 * K - 1] == 1);
     CHECK_OK(forebay_step_free(step, a, stream));
-    CHECK_OK(forebay_step_alloc(step, (void **)&c, 8 * KIB, stream));
+    CHECK_OK(forebay_step_alloc(step, (void **)&c, 8 * K, stream));
     CHECK(c == a);
-    memset(c, 3, 8 * KIB);
-    CHECK(b[0] == 2 && b[4 * KIB - 1] == 2);
+    memset(c, 3, 8 * K);
+    CHECK(b[0] == 2 && b[4 * K - 1] == 2);
     CHECK_STATUS(forebay_step_end(step), FOREBAY_ERROR_BUSY);
     CHECK_OK(forebay_step_free(step, b, stream));
     CHECK_OK(forebay_step_free(step, c, stream));
@@ -96,7 +96,7 @@ static void run_steps(forebay_binding_t binding, forebay_pool_t pool) {
   }
   const forebay_binding_stats stats = stats_of(binding);
   CHECK(stats.steps == 100 && stats.served == 300 && stats.fallbacks == 0 && stats.late == 0);
-  CHECK(stats.region_bytes == 12 * KIB && stats.plans == 1);
+  CHECK(stats.region_bytes == 12 * K && stats.plans == 1);
 }
 
 static void run_astray(forebay_binding_t binding) {
@@ -106,8 +106,8 @@ static void run_astray(forebay_binding_t binding) {
   void *other = NULL;
   void *gap = NULL;
   CHECK_OK(forebay_plan_step(binding, 0, &stream, 1, &step));
-  CHECK_OK(forebay_step_alloc(step, &planned, 8 * KIB, stream));
-  CHECK_OK(forebay_step_alloc(step, &other, 5 * KIB, stream));
+  CHECK_OK(forebay_step_alloc(step, &planned, 8 * K, stream));
+  CHECK_OK(forebay_step_alloc(step, &other, 5 * K, stream));
   CHECK_OK(forebay_step_alloc_within(step, &gap, 64, 0, stream));
   CHECK_STATUS(forebay_step_fence(step, stream, all_streams()), FOREBAY_ERROR_INVALID_STREAM);
   CHECK_STATUS(forebay_step_free(step, (char *)planned + 1, stream),
@@ -132,7 +132,7 @@ static void several_plans(forebay_pool_t pool, forebay_plan_t plan) {
   CHECK_OK(forebay_binding_options_init(&options));
   CHECK(options.struct_size == sizeof options && options.bytes == 0 && options.plans_max == 64);
   forebay_binding_t binding = NULL;
-  options.bytes = 4 * KIB;
+  options.bytes = 4 * K;
   CHECK_OK(forebay_binding_create(pool, &options, &binding));
   CHECK_STATUS(forebay_binding_add(binding, 1, plan), FOREBAY_ERROR_INVALID_ARGUMENT);
   CHECK(strstr(forebay_last_error(), "the plan takes 12288 bytes") != NULL);

@@ -9,6 +9,7 @@ mod cuda;
 mod gather;
 mod kv;
 mod plan;
+mod plan_run;
 mod pool;
 mod preload;
 mod traces;
@@ -21,7 +22,8 @@ use std::ffi::OsString;
 use std::path::Path;
 
 /// The command's form.
-pub const USAGE: &str = "bench [pool|traces|gather|plan|cuda|preload|kv] [--quick] [--json FILE]";
+pub const USAGE: &str =
+    "bench [pool|traces|gather|plan|plan-run|cuda|preload|kv] [--quick] [--json FILE]";
 
 /// One measured figure.
 #[derive(Clone, PartialEq, Debug)]
@@ -91,6 +93,7 @@ const GROUPS: &[Group] = &[
     ("traces", traces::run),
     ("gather", gather::run),
     ("plan", plan::run),
+    ("plan-run", plan_run::run),
     ("cuda", cuda::run),
     ("preload", preload::run),
     ("kv", kv::run),
