@@ -19,8 +19,9 @@
 //! gives the bound; [`skyline`] packs by a key (with [`kdtree`] as its index), [`minimise`] tries
 //! keys; [`exact`] searches under a capacity with proof; [`portfolio`] lets several searchers work
 //! side by side; [`verify`] looks at every answer once more, from the caller's own input, before it
-//! is given. [`recording`] plans a step of several lanes. [`file`](mod@file) keeps plans in bytes; [`csv`] reads instances; [`handles`] keeps
-//! plans for C programs.
+//! is given. [`recording`] plans a step of several lanes, by the order that [`order`] finds.
+//! [`file`](mod@file) keeps plans in bytes; [`csv`] reads instances; [`handles`] keeps plans for C
+//! programs.
 //!
 //! # Promises
 //!

@@ -8,8 +8,8 @@
 //! - **binding**: a block of a pool, the **region**, and the plans that share it, each under a
 //!   **signature**: a number for the shapes that a plan is for. A binding has one step open at
 //!   a time.
-//! - **ordinal**: the number of a birth in a step, from 0. A buffer is **due** at the ordinal before
-//!   which it was freed when it was recorded.
+//! - **ordinal**: the number of a birth in a step, from 0. A buffer is **due** at the ordinal
+//!   before which it was freed when it was recorded.
 //! - **fallback**: an allocation that the pool served because the plan could not.
 //!
 //! # What happens

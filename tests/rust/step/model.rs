@@ -132,12 +132,12 @@ pub enum By<'a> {
     Step(u64),
     /// The same, where the step's fences are not recorded yet: they are asked for.
     Learnt(u64),
-    /// As [`By::Step`], and beside it buffers that are not planned: address, bytes, value, lane, and how
-    /// many allocations they live on.
+    /// As [`By::Step`], and beside it buffers that are not planned.
     Gaps(u64, &'a RefCell<Vec<Dynamic>>),
 }
 
-/// A buffer that is not planned: where, how long, its marks, its lane, and what is left of its life.
+/// A buffer that is not planned: where and how long, its marks, its lane, how many allocations it
+/// lives on.
 type Dynamic = ((usize, usize), u64, usize, usize);
 
 impl By<'_> {
