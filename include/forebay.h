@@ -1961,6 +1961,14 @@ forebay_status forebay_step_alloc_within(forebay_step_t step,
 forebay_status forebay_step_free(forebay_step_t step, void *ptr, forebay_stream_t stream);
 
 /**
+ * Notes that work on another stream of the step uses a buffer: as forebay_record_use(). What was
+ * recorded so needs no more.
+ *
+ * @return as forebay_step_free().
+ */
+forebay_status forebay_step_record_use(forebay_step_t step, void *ptr, forebay_stream_t stream);
+
+/**
  * Makes later work of stream `to` wait for the work queued on `from` so far; both are streams of
  * the step. Recorded fences are issued again by themselves: needed in a step that is learnt.
  *

@@ -157,6 +157,10 @@ class planned_step {
   void deallocate(void *buffer, stream_ref on = {}) const {
     check(forebay_step_free(get(), buffer, on.get()));
   }
+  /// Says that work on another lane uses the buffer.
+  void record_use(void *buffer, stream_ref on) const {
+    check(forebay_step_record_use(get(), buffer, on.get()));
+  }
   /// Makes later work of `to` wait for the work of `from`.
   void fence(stream_ref from, stream_ref to) const {
     check(forebay_step_fence(get(), from.get(), to.get()));

@@ -345,6 +345,19 @@ pub unsafe extern "C" fn forebay_step_free(
     unsafe { hot::free(step as u64, ptr, stream as u64) }
 }
 
+/// Notes that work on another stream of the step uses a buffer: as forebay_record_use(). What was
+/// recorded so needs no more.
+///
+/// @return as forebay_step_free().
+#[unsafe(no_mangle)]
+pub extern "C" fn forebay_step_record_use(
+    step: StepT,
+    ptr: *mut c_void,
+    stream: StreamT,
+) -> Status {
+    guarded(|| slow::record_use(step as u64, ptr as usize, stream as u64))
+}
+
 /// Makes later work of stream `to` wait for the work queued on `from` so far; both are streams of
 /// the step. Recorded fences are issued again by themselves: needed in a step that is learnt.
 ///

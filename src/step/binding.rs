@@ -339,6 +339,9 @@ impl Binding {
         if !self.shared_lives() {
             return Err(crate::pool::invalid_pool());
         }
+        if self.shared.lost.load(Ordering::Relaxed) {
+            return Err(crate::pool::loss::lost());
+        }
         if state.run.is_some() || state.beginning {
             return Err(busy("a step of this binding is open; end it before another begins"));
         }

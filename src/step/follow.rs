@@ -44,6 +44,8 @@ pub(super) struct Run {
     changed: Vec<usize>,
     pub(super) taints: Vec<Taint>,
     pub(super) gaps: Vec<Gap>,
+    /// Offsets of live buffers that other lanes use than were recorded.
+    used: Vec<u64>,
     /// What happens, where the step is to be planned anew.
     pub(super) log: Option<Vec<Event>>,
     pub(super) tally: Totals,
@@ -73,6 +75,7 @@ impl Run {
             changed: Vec::new(),
             taints: Vec::new(),
             gaps: Vec::new(),
+            used: Vec::new(),
             log: learns.then(Vec::new),
             tally: Totals::default(),
         }
@@ -85,7 +88,8 @@ impl Run {
         let all = entry.script.len();
         let slow = self.unresolved > 0 || !self.taints.is_empty() || self.log.is_some();
         hot.until = if slow { 0 } else { all.min(wait.unwrap_or(all)).min(due.unwrap_or(all)) };
-        hot.free_end = if self.log.is_some() { 0 } else { entry.script.frees.len() };
+        let watched = self.log.is_some() || !self.used.is_empty();
+        hot.free_end = if watched { 0 } else { entry.script.frees.len() };
         hot.births = entry.script.births.as_mut_ptr();
         hot.frees = entry.script.frees.as_ptr();
         hot.states = entry.states.as_mut_ptr();
@@ -249,16 +253,46 @@ impl Run {
         } else {
             self.expect_less(entry, due);
         }
-        if due < hot.cursor || lane != free.lane {
-            self.tally.late += 1;
-            if self.lanes > 1 {
-                let lane = if free.shared { ANY_LANE } else { lane };
-                self.taints.push(Taint { bytes: entry.script.bytes(ordinal), lane });
-            }
+        let used = self.end_use(offset);
+        let late = due < hot.cursor || lane != free.lane;
+        self.tally.late += u64::from(late);
+        if self.lanes > 1 && (late || used) {
+            let lane = if free.shared || used { ANY_LANE } else { lane };
+            self.taints.push(Taint { bytes: entry.script.bytes(ordinal), lane });
         }
         hot.free_at = entry.script.free_of[ordinal] as usize + 1;
         self.refresh(hot, entry);
         true
+    }
+
+    /// Notes that a lane uses the live buffer at an offset. False: there is none.
+    pub(super) fn use_by(
+        &mut self,
+        (hot, entry): (&mut Hot, &mut Entry),
+        offset: u64,
+        lane: u16,
+    ) -> bool {
+        let script = &entry.script;
+        let live = |&&i: &&u32| entry.states[i as usize] == LIVE;
+        if let Some(&ordinal) = script.at(offset).iter().find(live) {
+            let home = script.free(ordinal as usize).lane;
+            if home != lane && !script.uses.contains(&(ordinal, lane)) {
+                self.used.push(offset);
+            }
+        } else if self.gaps.iter().any(|gap| gap.bytes.0 == offset) {
+            self.used.push(offset);
+        } else {
+            return false;
+        }
+        self.refresh(hot, entry);
+        true
+    }
+
+    /// Whether lanes used the buffer that ends at an offset which were not recorded.
+    pub(super) fn end_use(&mut self, offset: u64) -> bool {
+        let before = self.used.len();
+        self.used.retain(|used| *used != offset);
+        self.used.len() < before
     }
 
     /// Issues a fence that the program asks for, which may be the next recorded one.

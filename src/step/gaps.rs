@@ -80,10 +80,11 @@ impl Run {
             return false;
         };
         let gap = self.gaps.swap_remove(at);
+        let used = self.end_use(offset);
         if self.lanes > 1 {
+            let lane = if used { ANY_LANE } else { lane };
             self.taints.push(Taint { bytes: gap.bytes, lane });
         }
-        debug_assert!(lane != ANY_LANE, "lanes are below 64");
         self.refresh(hot, entry);
         true
     }

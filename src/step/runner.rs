@@ -151,12 +151,15 @@ impl Runner {
             && self.owner.load(Ordering::Relaxed) == thread
     }
 
-    /// Whether the pool that the step began in is still there.
+    /// Whether the pool that the step began in is still there, and its context.
     #[inline(always)]
     pub(super) fn pool_lives(&self) -> bool {
         // SAFETY: set when a step begins, to a pool's place, which is never unmapped.
         match unsafe { self.shared.load(Ordering::Relaxed).as_ref() } {
-            Some(shared) => shared.id.load(Ordering::Relaxed) == self.pool.load(Ordering::Relaxed),
+            Some(shared) => {
+                shared.id.load(Ordering::Relaxed) == self.pool.load(Ordering::Relaxed)
+                    && !shared.lost.load(Ordering::Relaxed)
+            }
             None => false,
         }
     }

@@ -73,6 +73,8 @@ pub(super) struct Script {
     /// Planned births by offset.
     pub(super) by_offset: Box<[u32]>,
     pub(super) waits: Box<[Wait]>,
+    /// Birth and lane of each recorded use by another lane.
+    pub(super) uses: Box<[(u32, u16)]>,
     pub(super) height: u64,
     pub(super) alignment: u64,
 }
@@ -156,6 +158,7 @@ impl Script {
             free_of: free_of.into(),
             by_offset: by_offset.into(),
             waits: step.fences.iter().filter(|f| f.from != f.to).map(wait).collect(),
+            uses: step.uses.clone().into(),
             height: 0,
             alignment: 1,
         }

@@ -11,7 +11,7 @@ use crate::error::{Error, Result, Status};
 use crate::pool::order::stream_name;
 use crate::pool::record::Event;
 use crate::pool::slow::guarded;
-use crate::pool::{invalid_pool, registry, world};
+use crate::pool::{loss, registry, world};
 use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -55,7 +55,9 @@ impl Owned {
     /// The lane of a stream.
     fn lane(&self, stream: u64) -> Result<u16> {
         if !self.runner.pool_lives() {
-            return Err(invalid_pool());
+            // The pool says which of the two is gone.
+            self.binding.pool.captures_open()?;
+            return Err(loss::lost());
         }
         let lane = self.with(|state, hot| {
             let lanes = state.run.as_ref().map_or(0, |run| run.lanes);
@@ -178,7 +180,11 @@ pub extern "C" fn free(step: u64, address: *mut c_void, stream: u64) -> Status {
             Err(e) if e.status() == Status::ShutDown => return Ok(()),
             other => other?,
         }
-        free_slow(step, address as usize, stream)
+        match free_slow(step, address as usize, stream) {
+            // What lay in a lost context is gone.
+            Err(error) if error.status() == Status::ContextLost => Ok(()),
+            other => other,
+        }
     })
 }
 
@@ -210,6 +216,33 @@ fn not_live(address: usize, begins: bool) -> Error {
         false => (Status::InteriorPointer, "no buffer of the step begins there"),
     };
     Error::new(status, format!("address {address:#x} lies in the step's region, and {what}"))
+}
+
+/// Notes that work on another lane uses a buffer of the step: as the pool's own function does.
+///
+/// # Errors
+/// [`Status::InvalidStream`] for a stream that is no lane; as [`free`] for the address.
+pub fn record_use(step: u64, address: usize, stream: u64) -> Result<()> {
+    let owned = owned(step)?;
+    let lane = owned.lane(stream)?;
+    let noted = owned.with(|state, hot| {
+        let State { run, entries, region, .. } = state;
+        let Some(run) = run else { return Ok(true) };
+        let offset = address.wrapping_sub(region.address) as u64;
+        if region.address == 0 || offset >= region.bytes {
+            return Ok(false);
+        }
+        let entry = &mut entries[run.entry];
+        match run.use_by((hot, entry), offset, lane) {
+            true => Ok(true),
+            false => Err(not_live(address, !entry.script.at(offset).is_empty())),
+        }
+    })?;
+    if !noted {
+        owned.binding.pool.record_use(address, stream)?;
+    }
+    owned.note(Event::Use { address, stream: stream_name(stream) });
+    Ok(())
 }
 
 /// Makes later work of `to` wait for the work queued on `from`, both lanes of the step.

@@ -6,6 +6,8 @@ use crate::model::{
     By, Op, Rig, play, random_step, record, step_alloc, step_alloc_within, step_free,
 };
 use crate::recorded::plan_of;
+use forebay::driver::Code;
+use forebay::driver::faulty::{CallSet, Fault};
 use forebay::error::{Error, Status};
 use forebay::plan::recording::{Fence, LANES_MAX, Recorded, Recording};
 use forebay::plan::{Buffer, Options, handles, solve};
@@ -249,6 +251,34 @@ fn a_pool_that_is_destroyed_ends_its_steps() {
     drop(bound);
     binding::unbind(made).expect("idle");
     rig.end();
+}
+
+#[test]
+fn a_lost_context_ends_planned_addresses_too() {
+    let mut random = Random(6);
+    let rig = Rig::new(64 << 20, 1);
+    let recording = record(&rig, &OPS, &mut random);
+    let (plan, number) = plan_of(recording);
+    let made = binding::bind(number, &plan, rig.pool.handle()).expect("bound");
+    let bound = binding::get(made).expect("there");
+    let (step, stream) = (bound.begin(0, &rig.streams).expect("none is open"), rig.streams[0]);
+    let live = step_alloc(step, 4096, stream).expect("planned");
+    rig.driver.fail(Fault::once(CallSet::ALL, 1).with_code(Code::ContextLost));
+    let lost = rig.pool.alloc(16 << 20, stream).expect_err("lost");
+    assert_eq!(lost.status(), Status::ContextLost);
+    for _ in 0..2 {
+        assert_eq!(step_alloc(step, 1000, stream), Err(Status::ContextLost));
+        assert_eq!(step_free(step, live, stream), Status::Ok, "gone with the context");
+    }
+    slow::end(step, true).expect("a step ends without its context");
+    let gone = bound.begin(0, &rig.streams).expect_err("lost");
+    assert_eq!(gone.status(), Status::ContextLost);
+    rig.driver.clear_faults();
+    drop(bound);
+    binding::unbind(made).expect("nothing is given back");
+    recordings::let_go(recording).expect("held");
+    registry::destroy(rig.pool.id()).expect("nothing is given back");
+    let _ = rig.pool.into_handle();
 }
 
 #[test]

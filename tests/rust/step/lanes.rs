@@ -3,9 +3,12 @@
 
 use crate::astray::Bound;
 use crate::common::{Random, seed};
-use crate::model::{Op, random_step};
+use crate::model::{Op, Rig, random_step, step_alloc, step_free};
+use crate::recorded::plan_of;
 use forebay::driver::Call;
 use forebay::driver::faulty::CallSet;
+use forebay::error::Status;
+use forebay::step::{binding, record as recordings, slow};
 
 #[test]
 fn two_and_three_late_lanes_keep_all_marks() {
@@ -81,6 +84,53 @@ fn a_fence_lets_lanes_share_bytes() {
     assert_eq!(bound.totals().region_bytes, 8192, "the third may have the first's bytes");
     (0..20).for_each(|_| bound.run(&through, &mut Random(9)));
     bound.end();
+}
+
+/// A use by another lane that was recorded is ordered by the plan; one that was not keeps the bytes
+/// from all lanes until the step's end.
+#[test]
+fn uses_by_other_lanes_are_waited_for() {
+    let rig = Rig::new(64 << 20, 2);
+    let (one, two) = (rig.streams[0], rig.streams[1]);
+    let recording = recordings::begin(rig.pool.handle(), None).expect("begun");
+    for used in [false, true] {
+        let block = rig.pool.alloc(4096, one).expect("fits");
+        if used {
+            rig.pool.record_use(block, two).expect("live");
+        }
+        rig.pool.dealloc(block, one).expect("live");
+    }
+    let last = rig.pool.alloc(4096, one).expect("fits");
+    rig.pool.dealloc(last, one).expect("live");
+    recordings::end(recording).expect("open");
+    let (plan, number) = plan_of(recording);
+    // The second has its bytes to the end: nothing orders the other lane. The others may share.
+    assert_eq!((plan.height(), plan.offset_of(1) == plan.offset_of(2)), (8192, false));
+    let shared = plan.offset_of(0) == plan.offset_of(2);
+    let made = binding::bind(number, &plan, rig.pool.handle()).expect("bound");
+    let bound = binding::get(made).expect("there");
+    for asks in [false, true] {
+        let step = bound.begin(0, &[one, two]).expect("none is open");
+        let before = bound.totals().served;
+        for buffer in 0..3 {
+            let block = step_alloc(step, 4096, one).expect("fits");
+            if buffer == 1 || asks && buffer == 0 {
+                slow::record_use(step, block, two).expect("live");
+            }
+            assert_eq!(step_free(step, block, one), Status::Ok);
+        }
+        let local = 0u64;
+        let gone = slow::record_use(step, std::ptr::from_ref(&local) as usize, two);
+        assert_eq!(gone.expect_err("nobody's").status(), Status::NotOwned);
+        slow::end(step, false).expect("all are free");
+        // Whoever shares the first's bytes goes to the pool.
+        let served = if asks { 2 } else { 3 };
+        assert_eq!(bound.totals().served - before, served, "asks: {asks}, shared: {shared}");
+    }
+    drop(bound);
+    binding::unbind(made).expect("idle");
+    recordings::let_go(recording).expect("held");
+    rig.end();
 }
 
 /// With fences that are never issued the marks must tell: else the tests above show nothing.
