@@ -4,7 +4,8 @@
 //! rungs here let the lock go in between: *revoke* other threads' magazines, *wait* for pending
 //! fences until those that have passed suffice, let blocks of whole granules begin *anywhere*,
 //! *evict* idle regions one by one, ask the *owner*. Each rung ends with a fresh try of all inside.
-//! Nothing here is bounded by luck: every rung is tried once, the wait ends after `FOREBAY_OOM_WAIT_MS`.
+//! Nothing here is bounded by luck: every rung is tried once, the wait ends after
+//! `FOREBAY_OOM_WAIT_MS`.
 
 #[cfg(test)]
 mod tests;

@@ -78,7 +78,7 @@ impl Owned {
         });
     }
 
-    fn from_pool(&self, bytes: usize, align: usize, stream: u64) -> Result<usize> {
+    fn ask_pool(&self, bytes: usize, align: usize, stream: u64) -> Result<usize> {
         // The pool's own blocks begin at multiples of 256.
         let align = if align <= 256 { 0 } else { align };
         self.binding.pool.alloc_aligned(bytes, align, stream)
@@ -131,7 +131,7 @@ fn alloc_slow(step: u64, bytes: usize, stream: u64) -> Result<usize> {
     });
     let address = match served {
         Served::Plan(address) => address,
-        Served::Pool(align) => owned.from_pool(bytes, align, stream)?,
+        Served::Pool(align) => owned.ask_pool(bytes, align, stream)?,
     };
     let stream = stream_name(stream);
     owned.note(Event::Alloc { address, bytes: bytes as u64, align: 0, stream, tag: 0 });
@@ -162,7 +162,7 @@ pub unsafe fn alloc_within(
             let entry = &mut entries[run.entry];
             run.serve_gap((hot, entry), region.bytes, (bytes as u64, lane), births)
         });
-        found.map_or_else(|| owned.from_pool(bytes, 0, stream), Ok)
+        found.map_or_else(|| owned.ask_pool(bytes, 0, stream), Ok)
     };
     // SAFETY: as promised.
     unsafe { answer(out, find) }
