@@ -144,6 +144,21 @@ fn extra_and_missing_allocations_are_told_from_others() {
     bound.end();
 }
 
+/// Of buffers of one size the next is the next, not the one before that came with another size.
+#[test]
+fn a_changed_size_among_equal_ones_is_one_fallback() {
+    let ops: Vec<Op> =
+        (0..4).map(|id| Op::Alloc(id, 4000, 0)).chain((0..4).map(|id| Op::Free(id, 0))).collect();
+    let mut random = Random(6);
+    let bound = Bound::new(&ops, 1, &mut random);
+    let mut changed = ops.clone();
+    changed[1] = Op::Alloc(1, 4001, 0);
+    bound.run(&changed, &mut random);
+    let totals = bound.totals();
+    assert_eq!((totals.served, totals.fallbacks, totals.missing), (3, 1, 0));
+    bound.end();
+}
+
 /// A late free keeps its bytes: who would have them gets others. An early one is no matter.
 #[test]
 fn late_frees_keep_their_bytes() {

@@ -75,9 +75,9 @@ fn a_fence_lets_lanes_share_bytes() {
         Op::Free(0, 0),
         Op::Fence(0, 2),
         Op::Alloc(1, 4096, 1),
-        Op::Free(1, 1),
         Op::Fence(2, 1),
         Op::Alloc(2, 4096, 1),
+        Op::Free(1, 1),
         Op::Free(2, 1),
     ];
     let bound = Bound::new(&through, 3, &mut Random(8));
