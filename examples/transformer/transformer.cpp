@@ -3,7 +3,8 @@
 // allocation of a planned step reaches the pool.
 //
 // Attention of four heads over a sequence, then a feed-forward layer, both with a residual and a
-// normalisation. Sizes are small: what is shown is where buffers come from, not arithmetic.
+// normalisation. Sizes are small: what is shown is where buffers come from, not arithmetic. The
+// arithmetic is the CPU's, so the memory must be too: FOREBAY_BACKEND=host.
 #include <forebay_plan.hpp>
 
 #include <cmath>
