@@ -290,7 +290,8 @@ fn recorded_steps_that_are_none() {
         change(&mut step);
         step.plan(&Options::default()).expect_err("wrong")
     };
-    let cases: [(fn(&mut Recording), &str); 8] = [
+    type Change = fn(&mut Recording);
+    let cases: [(Change, &str); 8] = [
         (|r| r.lanes = LANES_MAX as u16 + 1, "65 lanes"),
         (|r| r.births[0].lane = 1, "buffer 0 is on a lane"),
         (|r| r.births[0].end_lane = 9, "buffer 0 is on a lane"),

@@ -175,15 +175,12 @@ fn a_captured_step_keeps_its_region_until_the_release() {
         let step = bound.begin();
         let mut last = 0;
         for op in &ops {
-            match *op {
-                Op::Alloc(_, bytes, _) => {
-                    let next = step_alloc(step, bytes, stream).expect("planned");
-                    if last != 0 {
-                        assert_eq!(step_free(step, last, stream), Status::Ok);
-                    }
-                    last = next;
+            if let Op::Alloc(_, bytes, _) = *op {
+                let next = step_alloc(step, bytes, stream).expect("planned");
+                if last != 0 {
+                    assert_eq!(step_free(step, last, stream), Status::Ok);
                 }
-                _ => {}
+                last = next;
             }
         }
         assert_eq!(step_free(step, last, stream), Status::Ok);

@@ -166,6 +166,6 @@ fn a_step_waits_for_every_lane_of_the_step_before() {
     }
     bound.rig.streams = streams.to_vec();
     assert_eq!(bound.rig.finish(), (41, 0));
-    assert_eq!(bound.rig.driver.count(Call::StreamWait) > 10, true);
+    assert!(bound.rig.driver.count(Call::StreamWait) > 10);
     bound.end();
 }
