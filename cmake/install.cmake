@@ -14,6 +14,7 @@ install(FILES "${PROJECT_SOURCE_DIR}/include/forebay.h"
               "${PROJECT_SOURCE_DIR}/bindings/cpp/forebay_onnxruntime.hpp"
               "${PROJECT_SOURCE_DIR}/bindings/cpp/forebay_rmm.hpp"
               "${PROJECT_SOURCE_DIR}/bindings/cpp/forebay_share.hpp"
+              "${PROJECT_SOURCE_DIR}/bindings/cpp/forebay_plan.hpp"
   DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" COMPONENT development)
 
 # ---- the Python package's own copies: files, since a wheel holds no links

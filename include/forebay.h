@@ -249,6 +249,21 @@ typedef int32_t forebay_status;
 #define FOREBAY_PLAN_ANYWHERE UINT64_MAX
 
 /**
+ * In the place of a stream: all streams of the pool.
+ */
+#define FOREBAY_ALL_STREAMS 140737488355314
+
+/**
+ * The death of a recorded buffer that outlived the recording, or was freed by forebay_free().
+ */
+#define FOREBAY_RECORD_NEVER UINT64_MAX
+
+/**
+ * A block of a pool, and the plans that share it. Opaque; use `BindingT`.
+ */
+typedef struct forebay_binding forebay_binding;
+
+/**
  * A set of device buffers of one size. Opaque; use `BuffersT`.
  */
 typedef struct forebay_buffers forebay_buffers;
@@ -267,6 +282,16 @@ typedef struct forebay_plan forebay_plan;
  * A pool of one device's memory. Opaque; use `PoolT`.
  */
 typedef struct forebay_pool forebay_pool;
+
+/**
+ * What a program asked of a pool between two calls. Opaque; use `RecordingT`.
+ */
+typedef struct forebay_recording forebay_recording;
+
+/**
+ * A step that is open. Opaque; use `StepT`.
+ */
+typedef struct forebay_step forebay_step;
 
 /**
  * A stream of the pool's device: a cudaStream_t fits. NULL is the default stream.
@@ -1117,6 +1142,53 @@ typedef struct forebay_pool_options {
 } forebay_pool_options;
 
 /**
+ * A recording's handle. NULL names none.
+ */
+typedef struct forebay_recording *forebay_recording_t;
+
+/**
+ * A buffer of a recorded step.
+ */
+typedef struct forebay_recorded_buffer {
+  /**
+   * Its number, from 0, in the order of births: its id in the step's plan.
+   */
+  uint64_t id;
+  /**
+   * When it was allocated, as a number of the recording's order.
+   */
+  uint64_t birth;
+  /**
+   * When it was freed, in the same order; FOREBAY_RECORD_NEVER for a buffer that is not planned.
+   */
+  uint64_t death;
+  /**
+   * Requested bytes.
+   */
+  uint64_t size;
+  /**
+   * Its address is a multiple of this.
+   */
+  uint64_t alignment;
+  /**
+   * The tag it carried.
+   */
+  uint32_t tag;
+  /**
+   * The lane it was allocated on: a place in the recording's streams.
+   */
+  uint32_t lane;
+  /**
+   * The lane it was freed on.
+   */
+  uint32_t end_lane;
+  /**
+   * 0.
+   */
+  uint32_t reserved;
+} forebay_recorded_buffer;
+
+/**
  * What an export consists of. The exporting process sends it, with the descriptors, to the
  * importing one.
  */
@@ -1146,6 +1218,105 @@ typedef struct forebay_export {
    */
   uint64_t count;
 } forebay_export;
+
+/**
+ * What a binding is made with. Fill it with forebay_binding_options_init(), then change fields.
+ */
+typedef struct forebay_binding_options {
+  /**
+   * sizeof of this structure, as set by forebay_binding_options_init().
+   */
+  size_t struct_size;
+  /**
+   * Bytes of the region: no plan may take more. 0: it grows with the plans.
+   */
+  uint64_t bytes;
+  /**
+   * The region begins at a multiple of this power of two, up to 2 MiB.
+   */
+  uint64_t alignment;
+  /**
+   * The most plans kept, 1 to 4096: the one run longest ago goes for one more.
+   */
+  uint32_t plans_max;
+  /**
+   * When more than so many % of a step's allocations were not as recorded, the next step of its
+   * signature is recorded and planned anew; 0: never.
+   */
+  uint32_t replan_percent;
+} forebay_binding_options;
+
+/**
+ * A binding's handle. NULL names none.
+ */
+typedef struct forebay_binding *forebay_binding_t;
+
+/**
+ * What a binding has done so far.
+ */
+typedef struct forebay_binding_stats {
+  /**
+   * sizeof of this structure as the caller knows it; set before the call.
+   */
+  size_t struct_size;
+  /**
+   * Steps that have ended.
+   */
+  uint64_t steps;
+  /**
+   * Allocations that a plan served.
+   */
+  uint64_t served;
+  /**
+   * Allocations of buffers that outlive the step, served by the pool as recorded.
+   */
+  uint64_t by_pool;
+  /**
+   * Allocations that the pool served because they were not as recorded, or their bytes in use.
+   */
+  uint64_t fallbacks;
+  /**
+   * Recorded allocations that did not come.
+   */
+  uint64_t missing;
+  /**
+   * Frees of planned buffers later than recorded, or on another lane.
+   */
+  uint64_t late;
+  /**
+   * Allocations by forebay_step_alloc_within() out of bytes that the plan leaves free.
+   */
+  uint64_t gaps_served;
+  /**
+   * Those that the pool served.
+   */
+  uint64_t gaps_missed;
+  /**
+   * Recorded fences issued again.
+   */
+  uint64_t fences;
+  /**
+   * Times that the region was given up because the pool was short of memory.
+   */
+  uint64_t given_up;
+  /**
+   * Plans made of steps that were recorded again.
+   */
+  uint64_t replanned;
+  /**
+   * Bytes of the region; 0 while it is given up.
+   */
+  uint64_t region_bytes;
+  /**
+   * Plans kept.
+   */
+  uint64_t plans;
+} forebay_binding_stats;
+
+/**
+ * A step's handle. NULL names none.
+ */
+typedef struct forebay_step *forebay_step_t;
 
 /**
  * PyTorch's name for a private pool of memory (`c10::cuda::MempoolId_t`).
@@ -2386,6 +2557,115 @@ forebay_status forebay_set_log_callback(void (*callback)(void *ctx,
 forebay_status forebay_shutdown(void);
 
 /**
+ * Begins to record what is allocated from a pool and freed to it by stream-ordered calls, until
+ * forebay_record_end(). Meanwhile every operation takes the slow path. Memory of forebay_malloc()
+ * is left out.
+ *
+ * @param pool NULL: the default pool.
+ * @param stream a stream, whose allocations are recorded, or FOREBAY_ALL_STREAMS as a pointer:
+ * those of all.
+ * @param recording receives the handle; NULL on failure.
+ * @return FOREBAY_ERROR_BUSY while a recording is open on the pool; FOREBAY_ERROR_INVALID_POOL;
+ * FOREBAY_ERROR_UNSUPPORTED where the kernel has no membarrier.
+ *
+ * Thread-safe. End it with forebay_recording_destroy().
+ *
+ * # Safety
+ * `recording` is NULL or valid for the write.
+ */
+forebay_status forebay_record_begin(forebay_pool_t pool,
+                                    forebay_stream_t stream,
+                                    forebay_recording_t *recording);
+
+/**
+ * Makes later work of stream `to` wait for the work queued on `from` so far, as an event recorded
+ * on the one and awaited by the other does, and records it: a buffer that died on `from` may then
+ * give its bytes to one that is born on `to`. A step that runs by the plan issues it again by
+ * itself.
+ *
+ * @return FOREBAY_ERROR_INVALID_STREAM; FOREBAY_ERROR_BUSY while a graph capture is open;
+ * FOREBAY_ERROR_INVALID_ARGUMENT when the recording has ended.
+ *
+ * Thread-safe.
+ */
+forebay_status forebay_record_fence(forebay_recording_t recording,
+                                    forebay_stream_t from,
+                                    forebay_stream_t to);
+
+/**
+ * Ends a recording. What it holds can be asked and planned from now on.
+ *
+ * @return FOREBAY_ERROR_INVALID_ARGUMENT when it has ended already; FOREBAY_ERROR_INVALID_POOL
+ * when its pool has been destroyed; FOREBAY_ERROR_UNSUPPORTED: more than 64 streams, or 2^24
+ * events.
+ *
+ * Thread-safe.
+ */
+forebay_status forebay_record_end(forebay_recording_t recording);
+
+/**
+ * The buffers of an ended recording, in the order of their births.
+ *
+ * @param buffers receives them if capacity suffices; may be NULL when capacity is 0.
+ * @param count receives how many they are; may be NULL.
+ * @return FOREBAY_ERROR_INVALID_ARGUMENT when there is some capacity and it does not suffice;
+ * FOREBAY_ERROR_BUSY while the recording is open.
+ *
+ * Thread-safe.
+ *
+ * # Safety
+ * `buffers` is valid for writes of `capacity` elements; `count` is NULL or valid for the write.
+ */
+forebay_status forebay_recording_buffers(forebay_recording_t recording,
+                                         struct forebay_recorded_buffer *buffers,
+                                         size_t capacity,
+                                         size_t *count);
+
+/**
+ * The streams of an ended recording: the first is lane 0. A step by its plan names one stream for
+ * each, in this order.
+ *
+ * @param streams receives them if capacity suffices; may be NULL when capacity is 0.
+ * @param count receives how many they are; may be NULL.
+ * @return as forebay_recording_buffers().
+ *
+ * Thread-safe.
+ *
+ * # Safety
+ * `streams` is valid for writes of `capacity` elements; `count` is NULL or valid for the write.
+ */
+forebay_status forebay_recording_streams(forebay_recording_t recording,
+                                         forebay_stream_t *streams,
+                                         size_t capacity,
+                                         size_t *count);
+
+/**
+ * Lets a recording go; one that is open ends. Plans made of it stay.
+ *
+ * @return FOREBAY_ERROR_INVALID_ARGUMENT for a handle that names none.
+ *
+ * Thread-safe.
+ */
+forebay_status forebay_recording_destroy(forebay_recording_t recording);
+
+/**
+ * Makes a plan for a recorded step: for its buffers that were born and died in it, whose ids
+ * are their numbers. Those of several lanes share bytes only where recorded fences allow it.
+ *
+ * @param options NULL: the defaults.
+ * @param plan receives the handle; NULL on failure.
+ * @return as forebay_plan_create(); FOREBAY_ERROR_BUSY while the recording is open.
+ *
+ * Thread-safe; needs no device. End the plan with forebay_plan_destroy().
+ *
+ * # Safety
+ * `options` is NULL or valid for reads; `plan` is NULL or valid for the write.
+ */
+forebay_status forebay_plan_create_from_recording(forebay_recording_t recording,
+                                                  const struct forebay_plan_options *options,
+                                                  forebay_plan_t *plan);
+
+/**
  * Gives another device access to all memory of a pool, what is mapped later included. Again for
  * a device that has it is fine.
  *
@@ -2575,6 +2855,199 @@ forebay_status forebay_import_map(uint64_t id, void **ptr);
  * Thread-safe.
  */
 forebay_status forebay_import_cancel(uint64_t id);
+
+/**
+ * Fills `options` with the defaults: a region that grows, 64 plans, no step recorded again.
+ *
+ * @return FOREBAY_ERROR_INVALID_ARGUMENT for NULL.
+ *
+ * # Safety
+ * `options` is NULL or valid for the write.
+ */
+forebay_status forebay_binding_options_init(struct forebay_binding_options *options);
+
+/**
+ * Binds a plan to a pool, under signature 0: one block of exactly the plan's height is allocated
+ * and backed. It is given up when the pool is short of memory and no step is open; the next step
+ * allocates it again. The plan may be destroyed afterwards.
+ *
+ * @param pool NULL: the default pool.
+ * @param binding receives the handle; NULL on failure.
+ * @return FOREBAY_ERROR_BUSY when the plan is bound to this pool already;
+ * FOREBAY_ERROR_INVALID_ARGUMENT: no such plan, or an alignment above 2 MiB; as forebay_alloc().
+ *
+ * Thread-safe. End it with forebay_plan_unbind().
+ *
+ * # Safety
+ * `binding` is NULL or valid for the write.
+ */
+forebay_status forebay_plan_bind(forebay_plan_t plan,
+                                 forebay_pool_t pool,
+                                 forebay_binding_t *binding);
+
+/**
+ * Makes a binding without plans, for several that share one region: add them by
+ * forebay_binding_add(), or have them learnt by forebay_binding_learn().
+ *
+ * @param options NULL: the defaults.
+ * @param binding receives the handle; NULL on failure.
+ * @return FOREBAY_ERROR_INVALID_ARGUMENT for options out of range; as forebay_alloc().
+ *
+ * Thread-safe. End it with forebay_plan_unbind().
+ *
+ * # Safety
+ * `options` is NULL or valid for reads; `binding` is NULL or valid for the write.
+ */
+forebay_status forebay_binding_create(forebay_pool_t pool,
+                                      const struct forebay_binding_options *options,
+                                      forebay_binding_t *binding);
+
+/**
+ * Adds a plan under a signature, in the place of one that is there. A signature is any number that
+ * tells for what shapes the plan is.
+ *
+ * @return FOREBAY_ERROR_BUSY while a step is open; FOREBAY_ERROR_INVALID_ARGUMENT when the plan
+ * takes more bytes than a region that does not grow, or another alignment.
+ *
+ * Thread-safe.
+ */
+forebay_status forebay_binding_add(forebay_binding_t binding,
+                                   uint64_t signature,
+                                   forebay_plan_t plan);
+
+/**
+ * Has the next step of this signature recorded, and planned at its end. Where there is no plan yet
+ * the pool serves that step, on as many streams as it names.
+ *
+ * @return FOREBAY_ERROR_BUSY while a step is open.
+ *
+ * Thread-safe.
+ */
+forebay_status forebay_binding_learn(forebay_binding_t binding, uint64_t signature);
+
+/**
+ * Reads what a binding has done. Exact while no step is open.
+ *
+ * @param stats its struct_size is set by the caller; longer structures are zero-filled.
+ * @return FOREBAY_ERROR_INVALID_ARGUMENT for NULL, no struct_size, or a handle that names none.
+ *
+ * Thread-safe.
+ *
+ * # Safety
+ * `stats` is NULL or valid for reads and writes of its struct_size.
+ */
+forebay_status forebay_binding_get_stats(forebay_binding_t binding,
+                                         struct forebay_binding_stats *stats);
+
+/**
+ * Ends a binding. Its region is freed behind all work queued so far.
+ *
+ * @return FOREBAY_ERROR_BUSY while a step is open, or while a graph captured from a step has not
+ * been released; FOREBAY_ERROR_INVALID_ARGUMENT for a handle that names none.
+ *
+ * Thread-safe.
+ */
+forebay_status forebay_plan_unbind(forebay_binding_t binding);
+
+/**
+ * Begins a step by the plan of a signature. Each of its streams waits for all streams of the
+ * binding's step before; for one stream that goes on no driver call is made. The step belongs to
+ * the calling thread.
+ *
+ * @param streams one for each lane of the plan, each once: see forebay_recording_streams().
+ * @param step receives the handle; NULL on failure.
+ * @return FOREBAY_ERROR_BUSY: a step of the binding is open, or a wait is needed while a graph
+ * capture is open; FOREBAY_ERROR_NOT_FOUND: no plan has the signature;
+ * FOREBAY_ERROR_INVALID_ARGUMENT: another number of streams, or one twice;
+ * FOREBAY_ERROR_INVALID_STREAM; FOREBAY_ERROR_INVALID_POOL when the pool has been destroyed;
+ * FOREBAY_ERROR_OUT_OF_MEMORY when the region was given up and cannot be had again.
+ *
+ * # Safety
+ * `streams` is valid for reads of `count` elements; `step` is NULL or valid for the write.
+ */
+forebay_status forebay_plan_step(forebay_binding_t binding,
+                                 uint64_t signature,
+                                 const forebay_stream_t *streams,
+                                 size_t count,
+                                 forebay_step_t *step);
+
+/**
+ * Allocates the step's next buffer for work on one of its streams: at its planned address if it is
+ * as recorded, else from the pool. Some ns where it is as recorded.
+ *
+ * @param ptr receives the address; NULL on failure and for 0 bytes.
+ * @return FOREBAY_ERROR_INVALID_ARGUMENT: the step has ended, or is another thread's;
+ * FOREBAY_ERROR_INVALID_STREAM: no stream of the step; as forebay_alloc().
+ *
+ * # Safety
+ * `ptr` is NULL or valid for the write of a pointer.
+ */
+forebay_status forebay_step_alloc(forebay_step_t step,
+                                  void **ptr,
+                                  size_t bytes,
+                                  forebay_stream_t stream);
+
+/**
+ * Allocates a buffer that is not planned and is freed before `births` more planned ones have been
+ * allocated: out of bytes that the plan leaves free until then if there are some, else from the
+ * pool.
+ *
+ * @param births UINT64_MAX: freed by the step's end; 0: not known, and the pool serves it.
+ * @return as forebay_step_alloc().
+ *
+ * # Safety
+ * `ptr` is NULL or valid for the write of a pointer.
+ */
+forebay_status forebay_step_alloc_within(forebay_step_t step,
+                                         void **ptr,
+                                         size_t bytes,
+                                         uint64_t births,
+                                         forebay_stream_t stream);
+
+/**
+ * Frees a buffer of the step, or any other block of its pool, in a stream's order: as
+ * forebay_dealloc().
+ *
+ * @param ptr NULL is fine.
+ * @return as forebay_step_alloc(); FOREBAY_ERROR_DOUBLE_FREE, FOREBAY_ERROR_INTERIOR_POINTER,
+ * FOREBAY_ERROR_NOT_OWNED; nothing changes then.
+ *
+ * # Safety
+ * The caller gives the buffer up. Any other address is answered with an error.
+ */
+forebay_status forebay_step_free(forebay_step_t step, void *ptr, forebay_stream_t stream);
+
+/**
+ * Notes that work on another stream of the step uses a buffer: as forebay_record_use(). What was
+ * recorded so needs no more.
+ *
+ * @return as forebay_step_free().
+ */
+forebay_status forebay_step_record_use(forebay_step_t step, void *ptr, forebay_stream_t stream);
+
+/**
+ * Makes later work of stream `to` wait for the work queued on `from` so far; both are streams of
+ * the step. Recorded fences are issued again by themselves: needed in a step that is learnt.
+ *
+ * @return as forebay_step_alloc(); FOREBAY_ERROR_BUSY while a graph capture is open.
+ */
+forebay_status forebay_step_fence(forebay_step_t step, forebay_stream_t from, forebay_stream_t to);
+
+/**
+ * Ends a step whose buffers in the region are all freed. Blocks that the pool served may live on.
+ *
+ * @return FOREBAY_ERROR_BUSY when some are live: the step stays open then;
+ * FOREBAY_ERROR_INVALID_ARGUMENT: it has ended, or is another thread's. Another error is that of
+ * planning a learnt step: it has ended.
+ */
+forebay_status forebay_step_end(forebay_step_t step);
+
+/**
+ * Ends a step in any case: its buffers in the region are given up, as if freed now.
+ *
+ * @return as forebay_step_end(), but never FOREBAY_ERROR_BUSY.
+ */
+forebay_status forebay_step_abandon(forebay_step_t step);
 
 /**
  * Notes that work on `stream` uses the block too: after its free, the memory is reused only

@@ -100,6 +100,7 @@ pub mod logging;
 pub mod plan;
 pub mod pool;
 pub mod slab;
+pub mod step;
 pub mod stream;
 pub mod torch;
 pub mod vmem;

@@ -14,7 +14,9 @@ pub mod kv_tables;
 pub mod kv_types;
 pub mod plan;
 pub mod pools;
+pub mod record;
 pub mod share;
+pub mod step;
 pub mod streams;
 pub mod torch;
 

@@ -342,7 +342,7 @@ pub unsafe extern "C" fn forebay_plan_load(
 ///
 /// # Safety
 /// `options` is null or valid for reads of its struct_size.
-unsafe fn read_options(options: *const PlanOptions) -> Result<Option<PlanOptions>> {
+pub(super) unsafe fn read_options(options: *const PlanOptions) -> Result<Option<PlanOptions>> {
     if options.is_null() {
         return Ok(None);
     }
@@ -381,24 +381,8 @@ fn read_buffer(b: &PlanBuffer) -> Buffer {
 
 /// Plans and keeps the plan.
 fn solve(buffers: &[Buffer], options: Option<PlanOptions>) -> Result<PlanT> {
-    let Some(o) = options else {
-        return Ok(handles::keep(plan::solve(buffers, &Options::default())?)? as PlanT);
-    };
-    if o.flags != 0 || o.racing > 1 {
-        let text = format!("flags {:#x} or racing {} are unknown; use 0", o.flags, o.racing);
-        return Err(Error::new(Status::InvalidArgument, text));
-    }
-    let asked = Options {
-        capacity: Some(o.capacity).filter(|bytes| *bytes != 0),
-        seed: o.seed,
-        effort: o.effort,
-        time: Some(o.time_ms).filter(|ms| *ms != 0).map(Duration::from_millis),
-        searchers: o.searchers,
-        threads: o.threads,
-        racing: o.racing == 1,
-        stop: None,
-    };
-    let Some(progress) = o.progress else {
+    let asked = to_options(options)?;
+    let Some((progress, ctx)) = options.and_then(|o| Some((o.progress?, o.progress_ctx))) else {
         return Ok(handles::keep(plan::solve(buffers, &asked)?)? as PlanT);
     };
     let mut report = |state: &Progress| {
@@ -411,7 +395,26 @@ fn solve(buffers: &[Buffer], options: Option<PlanOptions>) -> Result<PlanT> {
         };
         // SAFETY: callable with its context, as the caller of the C function promised; `value`
         // lives through the call, and no lock is held.
-        unsafe { progress(o.progress_ctx, &raw const value) != 0 }
+        unsafe { progress(ctx, &raw const value) != 0 }
     };
     Ok(handles::keep(plan::solve_with(buffers, &asked, &mut report)?)? as PlanT)
+}
+
+/// What is asked of the planner, but for the progress.
+pub(super) fn to_options(options: Option<PlanOptions>) -> Result<Options> {
+    let Some(o) = options else { return Ok(Options::default()) };
+    if o.flags != 0 || o.racing > 1 {
+        let text = format!("flags {:#x} or racing {} are unknown; use 0", o.flags, o.racing);
+        return Err(Error::new(Status::InvalidArgument, text));
+    }
+    Ok(Options {
+        capacity: Some(o.capacity).filter(|bytes| *bytes != 0),
+        seed: o.seed,
+        effort: o.effort,
+        time: Some(o.time_ms).filter(|ms| *ms != 0).map(Duration::from_millis),
+        searchers: o.searchers,
+        threads: o.threads,
+        racing: o.racing == 1,
+        stop: None,
+    })
 }

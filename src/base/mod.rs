@@ -3,6 +3,7 @@
 //! Owns nothing of the pool's; everything here would serve any allocator. `unsafe` is
 //! confined to [`sync`], [`raw`] and [`tls`].
 
+pub mod handles;
 pub mod raw;
 pub mod sync;
 pub mod tls;

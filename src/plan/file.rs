@@ -2,9 +2,12 @@
 //!
 //! ```text
 //! 8 bytes  "FBPLAN\r\n"      tells a text-mode copy
-//! u32      version, 1        u32  flags, 0
+//! u32      version, 1        u32  flags: 1 if a recorded step follows, else 0
 //! u64      number of buffers u64  height  u64  bound
 //! then for each buffer: id, birth, death, size, alignment, fixed offset (2^64 - 1: none), offset
+//! with flag 1, the step: lanes, then how many buffers, uses, fences
+//!      each buffer: birth, death, size, alignment, tag << 32 | lane << 16 | lane of the free
+//!      each use: place in the step << 16 | lane; each fence: time, from << 16 | to
 //! u64      FNV-1a checksum of all bytes before
 //! ```
 //!
@@ -13,14 +16,18 @@
 //! is. Must not trust the checksum for that. Cost: 56 bytes a buffer; loading verifies, O(n log n).
 
 use super::fnv::fnv1a;
-use super::{Buffer, Plan};
+use super::recording::{Fence, Recorded};
+use super::{Buffer, Plan, Recording};
 use crate::error::{Error, Result, Status};
+use std::sync::Arc;
 
 const MAGIC: [u8; 8] = *b"FBPLAN\r\n";
 const VERSION: u32 = 1;
 const HEAD: usize = 40;
 const ROW: usize = 56;
 const TAIL: usize = 8;
+const STEP_HEAD: usize = 32;
+const STEP_ROW: usize = 40;
 const NOT_FIXED: u64 = u64::MAX;
 
 fn bad(text: String) -> Error {
@@ -33,13 +40,16 @@ impl Plan {
         let mut bytes = Vec::with_capacity(HEAD + ROW * self.buffers().len() + TAIL);
         bytes.extend(MAGIC);
         bytes.extend(VERSION.to_le_bytes());
-        bytes.extend(0u32.to_le_bytes());
+        bytes.extend(u32::from(self.recording().is_some()).to_le_bytes());
         let head = [self.buffers().len() as u64, self.height(), self.bound()];
         bytes.extend(head.iter().flat_map(|number| number.to_le_bytes()));
         for (b, offset) in self.buffers().iter().zip(self.offsets()) {
             let fixed = b.fixed.unwrap_or(NOT_FIXED);
             let row = [b.id, b.birth, b.death, b.size, b.alignment, fixed, *offset];
             bytes.extend(row.iter().flat_map(|number| number.to_le_bytes()));
+        }
+        if let Some(recording) = self.recording() {
+            bytes.extend(step_words(recording).into_iter().flat_map(u64::to_le_bytes));
         }
         bytes.extend(fnv1a(&bytes).to_le_bytes());
         bytes
@@ -73,8 +83,72 @@ impl Plan {
             let found = plan.height();
             return Err(bad(format!("the plan says that it takes {height} bytes; it is {found}")));
         }
+        if number(bytes, 8) >> 32 == 0 {
+            return Ok(plan);
+        }
+        let step = read_step(&bytes[HEAD + ROW * count..bytes.len() - TAIL])?;
+        let plan = plan.with_recording(Arc::new(step));
+        plan.check_lanes()?;
         Ok(plan)
     }
+}
+
+/// A recorded step as numbers.
+fn step_words(r: &Recording) -> Vec<u64> {
+    let mut words = vec![u64::from(r.lanes), r.births.len() as u64];
+    words.extend([r.uses.len() as u64, r.fences.len() as u64]);
+    for b in &r.births {
+        let lanes = u64::from(b.lane) << 16 | u64::from(b.end_lane);
+        words.extend([b.birth, b.death, b.size, b.alignment, u64::from(b.tag) << 32 | lanes]);
+    }
+    words.extend(r.uses.iter().map(|&(at, lane)| u64::from(at) << 16 | u64::from(lane)));
+    let fence = |f: &Fence| [f.time, u64::from(f.from) << 16 | u64::from(f.to)];
+    words.extend(r.fences.iter().flat_map(fence));
+    words
+}
+
+/// The step in a file's last part.
+fn read_step(bytes: &[u8]) -> Result<Recording> {
+    let short = || bad("the plan file's step is cut short, or not whole".to_owned());
+    if bytes.len() < STEP_HEAD {
+        return Err(short());
+    }
+    let count = |at: usize| number(bytes, at) as usize;
+    let (births, uses, fences) = (count(8), count(16), count(24));
+    // Each count is below 2^61, where the sum of their bytes could not be this file's.
+    let whole = [births, uses, fences].iter().all(|n| *n <= bytes.len())
+        && bytes.len() == STEP_HEAD + STEP_ROW * births + 8 * uses + 16 * fences;
+    let lanes = u16::try_from(number(bytes, 0)).map_err(|_| short())?;
+    if !whole {
+        return Err(short());
+    }
+    let (rows, rest) = bytes[STEP_HEAD..].split_at(STEP_ROW * births);
+    let (users, waits) = rest.split_at(8 * uses);
+    let low = |word: u64| (word >> 16) as u16;
+    let born = |row: &[u8]| {
+        let word = number(row, 32);
+        Recorded {
+            birth: number(row, 0),
+            death: number(row, 8),
+            size: number(row, 16),
+            alignment: number(row, 24),
+            tag: (word >> 32) as u32,
+            lane: low(word),
+            end_lane: word as u16,
+        }
+    };
+    let used = |row: &[u8]| ((number(row, 0) >> 16) as u32, number(row, 0) as u16);
+    let wait = |row: &[u8]| Fence {
+        time: number(row, 0),
+        from: low(number(row, 8)),
+        to: number(row, 8) as u16,
+    };
+    Ok(Recording {
+        lanes,
+        births: rows.chunks_exact(STEP_ROW).map(born).collect(),
+        uses: users.chunks_exact(8).map(used).collect(),
+        fences: waits.chunks_exact(16).map(wait).collect(),
+    })
 }
 
 /// Checks all but the buffers themselves; their number.
@@ -83,17 +157,17 @@ fn check_head(bytes: &[u8]) -> Result<usize> {
         return Err(bad(format!("these {} bytes are no plan file", bytes.len())));
     }
     let word = |at: usize| number(bytes, at) as u32;
-    if word(8) != VERSION || word(12) != 0 {
+    if word(8) != VERSION || word(12) > 1 {
         return Err(bad(format!(
             "a plan file of version {} with flags {:#x}; this library reads version {VERSION} \
-             with none: make the plan again",
+             with flags 0 or 1: make the plan again",
             word(8),
             word(12)
         )));
     }
     let count = number(bytes, 16);
     let room = ((bytes.len() - HEAD - TAIL) / ROW) as u64;
-    if count > room || bytes.len() != HEAD + TAIL + ROW * count as usize {
+    if count > room || word(12) == 0 && bytes.len() != HEAD + TAIL + ROW * count as usize {
         return Err(bad(format!(
             "a plan file for {count} buffers, with {} bytes: cut short, or not whole",
             bytes.len()

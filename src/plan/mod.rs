@@ -19,8 +19,9 @@
 //! gives the bound; [`skyline`] packs by a key (with [`kdtree`] as its index), [`minimise`] tries
 //! keys; [`exact`] searches under a capacity with proof; [`portfolio`] lets several searchers work
 //! side by side; [`verify`] looks at every answer once more, from the caller's own input, before it
-//! is given. [`file`](mod@file) keeps plans in bytes; [`csv`] reads instances; [`handles`] keeps
-//! plans for C programs.
+//! is given. [`recording`] plans a step of several lanes, by the order that [`order`] finds.
+//! [`file`](mod@file) keeps plans in bytes; [`csv`] reads instances; [`handles`] keeps plans for C
+//! programs.
 //!
 //! # Promises
 //!
@@ -43,15 +44,18 @@ mod fnv;
 pub mod handles;
 pub mod kdtree;
 pub mod minimise;
+mod order;
 pub mod portfolio;
 pub mod prepare;
 mod random;
+pub mod recording;
 pub mod restart;
 pub mod skyline;
 mod solve;
 pub mod verify;
 
 pub use buffer::Buffer;
+pub use recording::Recording;
 pub use solve::{Options, Plan, Progress, solve, solve_with};
 
 /// What one more alignment step gives: the first multiple of `align` (a power of two) at or

@@ -6,7 +6,7 @@
 
 use super::portfolio::{self, Goal, Pulse, Report, SEARCHERS_MAX};
 use super::prepare::{Part, prepare};
-use super::{Buffer, bounds, buffer, verify};
+use super::{Buffer, Recording, bounds, buffer, verify};
 use crate::error::{Error, Result, Status};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -98,6 +98,8 @@ pub struct Plan {
     bound: u64,
     /// Places of the buffers, smallest id first.
     by_id: Vec<u32>,
+    /// The step that it is of, where one was recorded.
+    recording: Option<Arc<Recording>>,
 }
 
 impl Plan {
@@ -122,7 +124,23 @@ impl Plan {
     fn of(buffers: Vec<Buffer>, offsets: Vec<u64>, height: u64, bound: u64) -> Plan {
         let mut by_id: Vec<u32> = (0..buffers.len() as u32).collect();
         by_id.sort_unstable_by_key(|&i| buffers[i as usize].id);
-        Plan { buffers, offsets, height, bound, by_id }
+        Plan { buffers, offsets, height, bound, by_id, recording: None }
+    }
+
+    /// A plan whose bound is that of the cliques alone.
+    pub(super) fn lowest_of(buffers: Vec<Buffer>, offsets: Vec<u64>) -> Result<Plan> {
+        let bound = prepare(&buffers).iter().map(bounds::lower).max().unwrap_or(0);
+        Plan::from_parts(buffers, offsets, bound)
+    }
+
+    /// The same plan, of this recorded step; ids are places in its list.
+    pub(super) fn with_recording(self, recording: Arc<Recording>) -> Plan {
+        Plan { recording: Some(recording), ..self }
+    }
+
+    /// The step that the plan is of, where one was recorded.
+    pub fn recording(&self) -> Option<&Recording> {
+        self.recording.as_deref()
     }
 
     /// The buffers, in the order that they were given in.

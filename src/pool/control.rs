@@ -215,7 +215,10 @@ impl Pool {
             {
                 return Err(super::core::reused_stream(stream));
             }
-            core.record_use(address, lane)
+            core.record_use(address, lane)?;
+            let stream = super::order::stream_name(stream);
+            core.note_event(|| super::record::Event::Use { address, stream });
+            Ok(())
         })?
     }
 

@@ -48,6 +48,8 @@ pub struct Side {
     pub pins: u32,
     /// Debug record.
     pub record: Option<super::report::Record>,
+    /// The block is a region that hands out addresses of its own: a free of it is refused.
+    pub region: bool,
 }
 
 /// A lane cache of this pool, wherever its thread is.
@@ -116,6 +118,8 @@ pub struct Core {
     /// And when the pool was last at its limit with no run that fits.
     pub(super) pressed_at: u64,
     pub(super) idle_since: Option<Instant>,
+    /// Who writes down what is asked, while a recording is open.
+    pub(super) recorder: Option<Box<super::record::Recorder>>,
     /// Part of the memory has gone back to the driver: no call but the end's repetition.
     pub(super) ending: bool,
 }

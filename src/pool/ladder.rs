@@ -3,8 +3,9 @@
 //! The rungs inside the lock (runs, fences, caches, pages, gather) are room `grow`'s. The
 //! rungs here let the lock go in between: *revoke* other threads' magazines, *wait* for pending
 //! fences until those that have passed suffice, let blocks of whole granules begin *anywhere*,
-//! ask the *owner*. Each rung ends with a fresh try of all inside. Nothing here is bounded by
-//! luck: every rung is tried once, the wait ends after `FOREBAY_OOM_WAIT_MS`.
+//! *evict* idle regions one by one, ask the *owner*. Each rung ends with a fresh try of all inside.
+//! Nothing here is bounded by luck: every rung is tried once, the wait ends after
+//! `FOREBAY_OOM_WAIT_MS`.
 
 #[cfg(test)]
 mod tests;
@@ -65,7 +66,7 @@ fn climb_on<R>(
     mut refusal: Refusal,
     attempt: &mut impl FnMut(&mut Core, Fit) -> std::result::Result<R, Refusal>,
 ) -> Result<Option<R>> {
-    for rung in [Rung::Revoke, Rung::Wait, Rung::Anywhere, Rung::Owner] {
+    for rung in [Rung::Revoke, Rung::Wait, Rung::Anywhere, Rung::Evict, Rung::Owner] {
         if !refusal.may_pass() {
             break;
         }
@@ -84,7 +85,7 @@ fn climb_on<R>(
             }
             // The owner may free in several steps, and of the pending fences some may suffice;
             // the other rungs are climbed once.
-            let in_steps = matches!(rung, Rung::Owner | Rung::Wait);
+            let in_steps = matches!(rung, Rung::Owner | Rung::Evict | Rung::Wait);
             if !in_steps || !refusal.may_pass() || !rung.climb(shared, id, bytes, since, true)? {
                 break;
             }
@@ -99,6 +100,7 @@ enum Rung {
     Revoke,
     Wait,
     Anywhere,
+    Evict,
     Owner,
 }
 
@@ -116,7 +118,7 @@ impl Rung {
     fn fit(self) -> Fit {
         match self {
             Rung::Inside | Rung::Revoke | Rung::Wait => Fit::Granules,
-            Rung::Anywhere | Rung::Owner => Fit::Anywhere,
+            Rung::Anywhere | Rung::Evict | Rung::Owner => Fit::Anywhere,
         }
     }
 
@@ -140,6 +142,14 @@ impl Rung {
                 registry::revoke(shared, id)
             }
             Rung::Wait => wait(shared, id, since, again),
+            Rung::Evict => {
+                let evicted = shared.evict_region();
+                if evicted {
+                    // What is given up waits for the work of before.
+                    wait(shared, id, Some(Instant::now()), false)?;
+                }
+                Ok(evicted)
+            }
             Rung::Owner => {
                 let Some((call, context)) = shared.hooks().on_out_of_memory else {
                     return Ok(false);

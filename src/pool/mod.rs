@@ -14,6 +14,9 @@
 //! - [`share`]: peers, exports and imports; [`loss`]: a context that is gone;
 //! - [`stats`], [`report`]: the accounts, leaks, what an out-of-memory error says;
 //! - [`buffers`]: sets of buffers of one size;
+//! - [`record`]: what a program asks, written down; [`order`]: points in streams' orders;
+//!   [`regions`]: blocks that are handed out piece by piece by rooms above, and given up under
+//!   pressure;
 //! - [`keeper`]: the thread that settles, trims and recovers in the background; [`ahead`]: what it
 //!   maps before it is asked for.
 //!
@@ -37,6 +40,9 @@ pub mod hot;
 pub mod keeper;
 pub mod ladder;
 pub mod loss;
+pub mod order;
+pub mod record;
+pub mod regions;
 pub mod registry;
 pub mod report;
 #[cfg(all(test, shuttle))]
@@ -57,7 +63,7 @@ use crate::config::{Config, DebugChecks, FreeMode, Leaks, Move, Reuse};
 use crate::driver::Driver;
 use crate::error::{Error, Result, Status};
 use std::ffi::c_void;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 /// How far a pool's number is shifted in its handle, which is never a real address.
@@ -154,6 +160,8 @@ pub struct Shared {
     pub free_mode: AtomicU8,
     /// Whether the pool's context is gone.
     pub lost: AtomicBool,
+    /// Regions that may be given up when memory is short.
+    pub regions: Mutex<Vec<Weak<dyn regions::Evictable>>>,
 }
 
 impl Shared {
@@ -165,6 +173,7 @@ impl Shared {
             hooks: Mutex::new(Hooks::default()),
             free_mode: AtomicU8::new(0),
             lost: AtomicBool::new(false),
+            regions: Mutex::new(Vec::new()),
         }
     }
 

@@ -232,7 +232,7 @@ fn new_lane(
             if stream == SYNC_STREAM {
                 (*cache).open_bytes_max = (core.settings.cache / 8).clamp(1 << 20, 16 << 20);
                 // Where each free waits for the device, or none is cached, no batch is kept.
-                if !core.settings.always_slow() && core.settings.free == FreeMode::Deferred {
+                if !core.caches_nothing() && core.settings.free == FreeMode::Deferred {
                     (*cache).open_batch();
                 }
             }
@@ -367,6 +367,7 @@ pub fn create(driver: Arc<dyn Driver>, settings: Settings) -> Result<u64> {
     shared.lost.store(false, Ordering::Relaxed);
     *shared.core.lock() = Some(Box::new(core));
     *shared.hooks.lock().unwrap_or_else(PoisonError::into_inner) = super::Hooks::default();
+    shared.forget_regions();
     shared.free_mode.store(free_mode as u8, Ordering::Relaxed);
     shared.id.store(id, Ordering::Release);
     POOLS[id as usize].store(std::ptr::from_ref(shared).cast_mut(), Ordering::Release);
@@ -536,6 +537,19 @@ pub fn with_threads_stopped<R>(id: u64, f: impl FnOnce(&mut Core) -> R) -> Resul
             // SAFETY: all owners are stopped, and the core is locked.
             core.flush_cache(unsafe { &mut *cache.0 });
         }
+        f(core)
+    })
+}
+
+/// [`with_threads_stopped`], with every cache of the pool without capacity as well: what may be
+/// cached again `f` decides.
+pub fn with_caches_closed<R>(id: u64, f: impl FnOnce(&mut Core) -> R) -> Result<R> {
+    with_threads_stopped(id, |core| {
+        for cache in core.caches.clone() {
+            // SAFETY: all owners are stopped, and the core is locked.
+            core.revoke_grants(unsafe { &mut *cache.0 });
+        }
+        core.flush_depots();
         f(core)
     })
 }

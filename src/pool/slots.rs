@@ -146,7 +146,7 @@ impl Core {
     /// is not short of memory.
     pub(super) fn grow_cap(&mut self, cache: &mut LaneCache, class: usize) {
         let full_grown = cache.mags[class].cap >= capacity_max(class);
-        if full_grown || self.settings.always_slow() || self.pressed() {
+        if full_grown || self.caches_nothing() || self.pressed() {
             return;
         }
         let most = self.most_rounds(cache, class);

@@ -10,6 +10,8 @@ use super::cache::{self, LaneCache};
 use super::core::{Core, Extent, REQUEST_MAX, Side};
 use super::hot::{SYNC_STREAM, slot_in_table};
 use super::ladder::{self, Refusal};
+use super::order::stream_name;
+use super::record::Event;
 use super::wipes::Place;
 use super::{Shared, registry};
 use super::{devices, world};
@@ -186,6 +188,7 @@ fn alloc_from(found: Found, bytes: usize, align: usize, stream: u64) -> Result<O
         if core.settings.keeps_records() {
             core.watch(address, bytes);
         }
+        core.note_event(|| alloc_event(address, (bytes, align), stream, tag));
         Ok(address)
     });
     match taken {
@@ -194,6 +197,11 @@ fn alloc_from(found: Found, bytes: usize, align: usize, stream: u64) -> Result<O
         Err(error) if error.status() == Status::InvalidPool => Ok(None),
         other => other,
     }
+}
+
+fn alloc_event(address: usize, (bytes, align): (usize, usize), stream: u64, tag: u8) -> Event {
+    let stream = stream_name(stream);
+    Event::Alloc { address, bytes: bytes as u64, align: align as u64, stream, tag }
 }
 
 /// A pool's number out of a lane key.
@@ -329,6 +337,7 @@ fn free_into(found: Found, address: usize, stream: u64) -> Result<bool> {
         }
     }
     core.free_at(cache, address, mode)?;
+    core.note_event(|| Event::Free { address, stream: stream_name(stream) });
     Ok(true)
 }
 
@@ -401,7 +410,9 @@ impl Core {
         let asked = mode;
         // The caller has waited for the device, but not for what overwrites the block now.
         let mode = if self.settings.wipes() { FreeMode::Deferred } else { mode };
-        match self.locate(address)? {
+        let located = self.locate(address)?;
+        self.check_no_region(address)?;
+        match located {
             Located::Slot { class, round, lane: owner } => {
                 let mark = self.marks.mark(round.mark()).swap(0, Ordering::Relaxed);
                 if mark == 0 {

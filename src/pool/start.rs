@@ -118,6 +118,7 @@ fn core_over(
         pressed_at: 0,
         idle_since: None,
         ending: false,
+        recorder: None,
     };
     if let Err(refusal) = core.prefill(reserve) {
         give_back(core.vmem);

@@ -10,6 +10,7 @@ mod gather;
 mod kv;
 mod peers;
 mod plan;
+mod plan_run;
 mod pool;
 mod preload;
 mod torch;
@@ -23,8 +24,8 @@ use std::ffi::OsString;
 use std::path::Path;
 
 /// The command's form.
-pub const USAGE: &str = "bench [pool|traces|gather|plan|cuda|preload|kv|peers|torch] [--quick] \
-                         [--json FILE] [--write]";
+pub const USAGE: &str = "bench [pool|traces|gather|plan|plan-run|cuda|preload|kv|peers|torch] \
+                         [--quick] [--json FILE] [--write]";
 
 /// One measured figure.
 #[derive(Clone, PartialEq, Debug)]
@@ -94,6 +95,7 @@ const GROUPS: &[Group] = &[
     ("traces", traces::run),
     ("gather", gather::run),
     ("plan", plan::run),
+    ("plan-run", plan_run::run),
     ("cuda", cuda::run),
     ("preload", preload::run),
     ("kv", kv::run),

@@ -1,0 +1,49 @@
+//! The region: one block of a pool, taken when a step needs it, given up when asked.
+//!
+//! Owns the block. Promises that it is taken clean, so that every lane may use it at once, and
+//! given back behind all work of the device; that while it is there no free of its addresses by
+//! the pool's own functions succeeds. Cost: an allocation and a free of the pool's.
+
+use crate::error::{Result, Status};
+use crate::pool::Pool;
+use crate::pool::hot::SYNC_STREAM;
+
+/// A block to hand out addresses in.
+#[derive(Debug, Default)]
+pub(super) struct Region {
+    /// Its first address; 0: given up, or not needed yet.
+    pub(super) address: usize,
+    pub(super) bytes: u64,
+    pub(super) alignment: u64,
+}
+
+impl Region {
+    /// Whether a block must be taken before a step.
+    pub(super) fn missing(&self) -> bool {
+        self.address == 0 && self.bytes > 0
+    }
+
+    /// Takes a block of the region's length. May call the pool's owner: no lock is held.
+    pub(super) fn take(pool: &Pool, bytes: u64, alignment: u64) -> Result<usize> {
+        let align = alignment.max(super::record::ALIGNMENT) as usize;
+        let address = pool.alloc_aligned(bytes as usize, align, SYNC_STREAM)?;
+        pool.set_region(address, true)?;
+        Ok(address)
+    }
+
+    /// Gives the block back, behind all work queued so far. A pool that has ended took it.
+    pub(super) fn give(&mut self, pool: &Pool) -> Result<()> {
+        if self.address == 0 {
+            return Ok(());
+        }
+        match pool.set_region(self.address, false) {
+            Err(error) if error.status() == Status::InvalidPool => {}
+            other => {
+                other?;
+                pool.dealloc(self.address, SYNC_STREAM)?;
+            }
+        }
+        self.address = 0;
+        Ok(())
+    }
+}
