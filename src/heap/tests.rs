@@ -1,5 +1,6 @@
 //! Tests of the heap: what they share. Rules of placement, of growing, and a naive model.
 
+mod ground;
 mod grow;
 mod model;
 mod place;

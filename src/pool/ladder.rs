@@ -34,6 +34,8 @@ pub enum Refusal {
     /// The stream was destroyed untold, and its handle is another stream's by now
     /// (`FOREBAY_DEBUG=streams`).
     Reused(u64),
+    /// The tag's memory is taken away now, or is about to be.
+    Asleep(u8),
     /// The cache belongs to another pool or lane by now; look it up again.
     Stale,
 }
@@ -158,7 +160,9 @@ impl Refusal {
         match self {
             Refusal::Short { .. } | Refusal::AddressSpace => true,
             Refusal::Driver(e) => matches!(e.code, Code::OutOfMemory | Code::MappingLimit),
-            Refusal::Stale | Refusal::Capturing(_) | Refusal::Reused(_) => false,
+            Refusal::Stale | Refusal::Capturing(_) | Refusal::Reused(_) | Refusal::Asleep(_) => {
+                false
+            }
         }
     }
 }
@@ -195,6 +199,7 @@ fn failure(shared: &'static Shared, id: u64, bytes: usize, refusal: Refusal) -> 
         Refusal::Driver(DriverError { code: Code::ContextLost, .. }) => return super::loss::lost(),
         Refusal::Capturing(stream) => return super::capture::undeclared(stream),
         Refusal::Reused(stream) => return super::core::reused_stream(stream),
+        Refusal::Asleep(tag) => return super::tagged::asleep(tag),
         _ => {}
     }
     let status = match refusal {
@@ -205,6 +210,7 @@ fn failure(shared: &'static Shared, id: u64, bytes: usize, refusal: Refusal) -> 
         | Refusal::AddressSpace
         | Refusal::Capturing(_)
         | Refusal::Reused(_)
+        | Refusal::Asleep(_)
         | Refusal::Stale => Status::OutOfMemory,
         Refusal::Driver(_) => Status::Driver,
     };
