@@ -13,6 +13,7 @@ pub mod plan;
 pub mod pools;
 pub mod share;
 pub mod streams;
+pub mod suspend;
 pub mod torch;
 
 use crate::error::{Error, Status};

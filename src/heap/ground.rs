@@ -5,7 +5,8 @@
 //! is then **asleep**. Promises:
 //!
 //! - a granule belongs to a ground from the first block of its tag there to the last one's end,
-//!   then it is everyone's again;
+//!   then it is everyone's again; what a graph's capture has freed stays the tag's until the graph
+//!   is gone, which uses it whenever it is launched;
 //! - runs of a ground are in bins of its own: no other request, and no look for idle granules, sees
 //!   them;
 //! - what is freed while the ground is asleep becomes a gap where it was whole granules, once its
@@ -170,18 +171,29 @@ impl Heap {
             self.counts.asleep_quanta -= u64::from(len);
             self.counts.idle_granules -= u64::from(end.saturating_sub(first));
         }
-        if first < end && (!asleep || self.is_passed(head, first, end, lanes)) {
+        if first < end && self.is_everyones(head, (first, end), asleep, lanes) {
             self.give_back(head, (first, end), lanes);
         }
     }
 
-    /// Whether the stamps of all pieces in granules of the run at `head` have passed.
-    fn is_passed(&self, head: NodeId, first: u32, end: u32, lanes: &Lanes) -> bool {
+    /// Whether idle granules of the run at `head` may go to others: no graph uses the pieces there;
+    /// asleep, nothing may use them, since they lose their memory.
+    fn is_everyones(
+        &self,
+        head: NodeId,
+        (first, end): (u32, u32),
+        asleep: bool,
+        lanes: &Lanes,
+    ) -> bool {
+        let kept = |stamp| match asleep {
+            true => !lanes.passed(stamp),
+            false => lanes.awaits_graph(stamp),
+        };
         let (start, stop) = (first << self.shift, end << self.shift);
         let mut piece = head;
         while piece != NIL && self.nodes[piece].kind == Kind::Free && self.nodes[piece].off < stop {
             let n = &self.nodes[piece];
-            if n.off + n.len > start && !lanes.passed(self.nodes.stamp(piece)) {
+            if n.off + n.len > start && kept(self.nodes.stamp(piece)) {
                 return false;
             }
             piece = n.next;
@@ -273,8 +285,8 @@ impl Heap {
         self.bin(head);
     }
 
-    /// Gives back what a ground holds for nothing: idle granules; while it is asleep those whose
-    /// stamps have passed. For grounds whose blocks were freed while stamps stood in the way.
+    /// Gives back what a ground holds for nothing: idle granules that stamps kept when their blocks
+    /// were freed, and keep no more.
     pub fn sweep(&mut self, tag: u8, lanes: &Lanes) {
         let Some(ground) = self.ground(tag) else { return };
         let asleep = ground.asleep;
@@ -285,7 +297,7 @@ impl Heap {
             let bins = &self.ground(tag).expect("seen above").bins;
             let piece = self.nodes.find_free(at, &self.gaps, bins);
             let head = self.nodes.head(piece);
-            if !asleep || self.is_passed(head, granule, granule + 1, lanes) {
+            if self.is_everyones(head, (granule, granule + 1), asleep, lanes) {
                 self.give_back(head, (granule, granule + 1), lanes);
             }
         }
@@ -391,7 +403,6 @@ impl Heap {
             assert_eq!(covered[tag], quanta, "granules are wholly one ground's");
             for &granule in &ground.granules {
                 let live = self.live[granule as usize];
-                assert!(ground.asleep || live > 0, "an idle granule is everyone's");
                 asleep_quanta += u64::from(live) * u64::from(ground.asleep);
             }
         }

@@ -470,6 +470,18 @@ impl Core {
         left.into_iter().for_each(|granule| self.heap.strand(granule, 1));
     }
 
+    /// What stamps kept of the tags' granules, and keep no more, is everyone's again.
+    pub(super) fn sweep_tags(&mut self) {
+        let still = |(_, sleeper): &(&u8, &Sleeper)| {
+            !matches!(sleeper.state, State::Falling | State::Waking)
+        };
+        let tags: Vec<u8> = self.tagged.tags.iter().filter(still).map(|(&tag, _)| tag).collect();
+        for tag in tags {
+            self.heap.sweep(tag, &self.lanes);
+            self.strand_left(tag);
+        }
+    }
+
     // ---- what others ask -------------------------------------------------------------
 
     /// The suspendable tag whose granules a live block lies in; 0: none's.

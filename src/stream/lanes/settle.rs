@@ -88,6 +88,16 @@ impl Lanes {
         }
     }
 
+    /// Whether a graph stands behind `stamp` that is not gone.
+    pub fn awaits_graph(&self, stamp: Stamp) -> bool {
+        let own = |part: Stamp| !self.passed(part) && self.is_capture(part.lane);
+        match stamp.lane {
+            _ if self.passed(stamp) => false,
+            JOIN => self.joins.get(&stamp.seq).is_some_and(|parts| parts.iter().any(|&p| own(p))),
+            _ => own(stamp),
+        }
+    }
+
     fn pass_front(&mut self, lane: LaneId) {
         let l = &mut self.lanes[lane as usize];
         if let Some(mut fence) = l.fences.pop_front() {
