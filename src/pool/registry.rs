@@ -418,9 +418,10 @@ pub(super) fn end(id: u64) -> Result<()> {
     retry_given();
     let shared = pool(id)?;
     // A repeated end has nothing to report: its pool takes no calls.
-    if let Ok(ready) =
-        shared.with_core(id, |core| core.without_captures().map(|()| core.settings.clone()))
-    {
+    let ready = |core: &mut Core| {
+        core.without_captures().and_then(|()| core.check_settled()).map(|()| core.settings.clone())
+    };
+    if let Ok(ready) = shared.with_core(id, ready) {
         let settings = ready?;
         if settings.wipes() {
             // What overwrites freed memory was queued by the pool; the caller cannot wait for it.

@@ -9,6 +9,8 @@ mod common;
 mod cycles;
 #[path = "suspend/faults.rs"]
 mod faults;
+#[path = "suspend/meanwhile.rs"]
+mod meanwhile;
 #[path = "suspend/refusals.rs"]
 mod refusals;
 #[path = "suspend/steps.rs"]
