@@ -139,6 +139,16 @@ typedef int32_t forebay_status;
 #define FOREBAY_PLAN_ANYWHERE UINT64_MAX
 
 /**
+ * Contents are kept in host memory.
+ */
+#define SUSPEND_OFFLOAD 0
+
+/**
+ * Contents are dropped: undefined after the resume.
+ */
+#define SUSPEND_DISCARD 1
+
+/**
  * A set of device buffers of one size. Opaque; use `BuffersT`.
  */
 typedef struct forebay_buffers forebay_buffers;
@@ -299,6 +309,14 @@ typedef struct forebay_stats {
    * Pinned host memory held (of the process).
    */
   uint64_t host_mapped_bytes;
+  /**
+   * Live blocks of suspended tags: no part of live_bytes, nor of the sum.
+   */
+  uint64_t suspended_bytes;
+  /**
+   * Their contents in host memory.
+   */
+  uint64_t suspended_host_bytes;
 } forebay_stats;
 
 /**
@@ -598,6 +616,41 @@ typedef struct forebay_export {
    */
   uint64_t count;
 } forebay_export;
+
+/**
+ * What forebay_suspend() or forebay_resume() did.
+ */
+typedef struct forebay_suspend_report {
+  /**
+   * sizeof of this structure as the caller knows it; set before the call.
+   */
+  size_t struct_size;
+  /**
+   * Bytes that went back to the device, or were taken from it again.
+   */
+  uint64_t device_bytes;
+  /**
+   * Bytes of the tags' contents in host memory afterwards.
+   */
+  uint64_t host_bytes;
+  /**
+   * Bytes of live blocks of the tags that stay on the device: allocated before
+   * forebay_tag_suspendable().
+   */
+  uint64_t kept_bytes;
+  /**
+   * Bytes of pages that the driver did not unmap, for now; tried again by itself.
+   */
+  uint64_t stuck_bytes;
+  /**
+   * Bytes of device memory that a failed resume lacks.
+   */
+  uint64_t missing_bytes;
+  /**
+   * Blocks of the tags that are suspended afterwards, or were before.
+   */
+  uint64_t blocks;
+} forebay_suspend_report;
 
 /**
  * PyTorch's name for a private pool of memory (`c10::cuda::MempoolId_t`).
@@ -1654,6 +1707,78 @@ forebay_status forebay_stream_fill(forebay_pool_t pool,
                                    uint8_t value,
                                    size_t bytes,
                                    forebay_stream_t stream);
+
+/**
+ * Makes a tag suspendable in a pool, for the pool's life: what is allocated under it from now on
+ * has pages of its own, shared with no other tag. Again is fine. Allocations under such a tag, and
+ * frees of its blocks, take the pool's lock; its first small block takes a whole page.
+ *
+ * @param tag from forebay_tag_create(); not 1.
+ * @return FOREBAY_ERROR_INVALID_ARGUMENT for what is no such tag; FOREBAY_ERROR_UNSUPPORTED where
+ * the device has no virtual memory management.
+ *
+ * Thread-safe.
+ */
+forebay_status forebay_tag_suspendable(forebay_pool_t pool, uint32_t tag);
+
+/**
+ * Gives the memory of tags back to the device. Blocks keep their addresses, and nothing may use
+ * them, on the device or elsewhere, from this call until forebay_resume(): no kernel, no copy, no
+ * launch of a graph that does. They may be freed. All work of the device queued before is awaited;
+ * other tags are in use all the while. All of the tags or none; one that is suspended already
+ * stays so.
+ *
+ * @param tags tags, each made suspendable by forebay_tag_suspendable().
+ * @param level FOREBAY_SUSPEND_OFFLOAD or FOREBAY_SUSPEND_DISCARD.
+ * @param report receives what was done; may be NULL. Its struct_size is set by the caller.
+ * @return FOREBAY_ERROR_BUSY where a block is exported or pinned (the message names it), while a
+ * graph capture is open, while another thread suspends or resumes one of the tags;
+ * FOREBAY_ERROR_OUT_OF_MEMORY where the host has no memory for the contents;
+ * FOREBAY_ERROR_INVALID_ARGUMENT; FOREBAY_ERROR_DRIVER. Nothing has changed then.
+ *
+ * Thread-safe. Costs the copy of all live bytes, and a call a page.
+ *
+ * # Safety
+ * `tags` is valid for reads of `count` numbers; `report` is NULL or valid for reads and writes of
+ * its struct_size.
+ */
+forebay_status forebay_suspend(forebay_pool_t pool,
+                               const uint32_t *tags,
+                               size_t count,
+                               uint32_t level,
+                               struct forebay_suspend_report *report);
+
+/**
+ * Brings the memory of tags back at the same addresses, with the contents that were kept. All of
+ * the tags or none; one that is not suspended stays as it is. On return the blocks may be used.
+ *
+ * @param report receives what was done, on failure too; may be NULL. Its struct_size is set by the
+ * caller.
+ * @return FOREBAY_ERROR_OUT_OF_MEMORY: everything is suspended still, contents kept; the message
+ * and missing_bytes say how much was missing. Others as forebay_suspend().
+ *
+ * Thread-safe. Costs the copy of all bytes kept, and some calls a page.
+ *
+ * # Safety
+ * As forebay_suspend().
+ */
+forebay_status forebay_resume(forebay_pool_t pool,
+                              const uint32_t *tags,
+                              size_t count,
+                              struct forebay_suspend_report *report);
+
+/**
+ * Whether a tag is suspended in a pool now.
+ *
+ * @param suspended receives the answer.
+ * @return FOREBAY_ERROR_INVALID_ARGUMENT for NULL and for what is no tag.
+ *
+ * Thread-safe.
+ *
+ * # Safety
+ * `suspended` is NULL or valid for the write.
+ */
+forebay_status forebay_tag_is_suspended(forebay_pool_t pool, uint32_t tag, bool *suspended);
 
 /**
  * Allocates for PyTorch: at a multiple of 512, for work on a stream of a device. The device's
