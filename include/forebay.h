@@ -141,12 +141,12 @@ typedef int32_t forebay_status;
 /**
  * Contents are kept in host memory.
  */
-#define SUSPEND_OFFLOAD 0
+#define FOREBAY_SUSPEND_OFFLOAD 0
 
 /**
  * Contents are dropped: undefined after the resume.
  */
-#define SUSPEND_DISCARD 1
+#define FOREBAY_SUSPEND_DISCARD 1
 
 /**
  * A set of device buffers of one size. Opaque; use `BuffersT`.

@@ -7,10 +7,10 @@ use crate::pool::suspend::{Level, Report};
 use crate::pool::{Pool, report};
 
 /// Contents are kept in host memory.
-pub const SUSPEND_OFFLOAD: u32 = 0;
+pub const FOREBAY_SUSPEND_OFFLOAD: u32 = 0;
 
 /// Contents are dropped: undefined after the resume.
-pub const SUSPEND_DISCARD: u32 = 1;
+pub const FOREBAY_SUSPEND_DISCARD: u32 = 1;
 
 /// What forebay_suspend() or forebay_resume() did.
 #[repr(C)]
@@ -76,8 +76,8 @@ pub unsafe extern "C" fn forebay_suspend(
 ) -> Status {
     guarded(|| {
         let level = match level {
-            SUSPEND_OFFLOAD => Level::Offload,
-            SUSPEND_DISCARD => Level::Discard,
+            FOREBAY_SUSPEND_OFFLOAD => Level::Offload,
+            FOREBAY_SUSPEND_DISCARD => Level::Discard,
             _ => return Err(invalid(format!("level {level} is neither 0 nor 1"))),
         };
         // SAFETY: as the caller promised.

@@ -139,7 +139,7 @@ impl Heap {
         if self.nodes[below].kind == Kind::Border { self.nodes[below].prev } else { below }
     }
 
-    /// Puts a border above `left` where the node above it is of another ground; else takes one away.
+    /// Puts a border above `left` where the node above is of another ground; else takes one away.
     fn mend_border(&mut self, left: NodeId) {
         let next = self.nodes[left].next;
         if next == NIL {

@@ -1,8 +1,8 @@
 //! Contents on their way to host memory and back, in chunks, two at a time.
 //!
-//! Owns two ways, each a stream and a piece of page-locked memory: while the device copies one chunk
-//! the CPU moves the other between the page-locked piece and where contents are kept, which is
-//! pageable: memory that is kept for long must not be lost to the rest of the machine. Promises that
+//! Owns two ways, each a stream and a piece of page-locked memory: while the device copies one
+//! chunk the CPU moves the other between the page-locked piece and where contents are kept, which
+//! is pageable: memory kept for long must not be lost to the rest of the machine. Promises that
 //! neither piece nor stream goes before its last copy is seen done; what the driver does not take
 //! back stays here and is tried again by [`Copier::close`]. Knows nothing of blocks or pools.
 //!

@@ -40,8 +40,8 @@ impl Core {
             return Err(Error::new(
                 Status::Driver,
                 format!(
-                    "the driver still keeps pages of the tag \"{}\" mapped that it was to unmap; it \
-                     stays suspended, resume it again later",
+                    "the driver still keeps pages of the tag \"{}\" mapped that it was to unmap; \
+                     it stays suspended, resume it again later",
                     report::tag_name(*tag)
                 ),
             ));

@@ -5,7 +5,8 @@
 //! dropped; the granules are unmapped and their pages given back to the device. **Resume**: all
 //! pages first, then mappings, then contents. Promises:
 //!
-//! - a failed suspend leaves everything as it was, a failed resume everything asleep, contents kept;
+//! - a failed suspend leaves everything as it was, a failed resume everything asleep, contents
+//!   kept;
 //! - other tags' blocks are in use all the while: no lock is held while the device is awaited or
 //!   contents are copied;
 //! - an exported or pinned block refuses the suspend, and is named;

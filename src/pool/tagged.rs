@@ -539,7 +539,8 @@ impl Core {
 
 impl Pool {
     /// Makes a tag suspendable: what is allocated under it from now on has granules of its own.
-    /// Blocks that carry it already stay where they are, and are not suspended. For the pool's life.
+    /// Blocks that carry it already stay where they are, and are not suspended. For the pool's
+    /// life.
     ///
     /// # Errors
     /// `InvalidArgument` for what is no tag, and for 1, "untagged"; `Unsupported` where the device
