@@ -30,7 +30,7 @@ fn under_kv<T>(f: impl FnOnce() -> T) -> T {
 }
 
 fn free_bytes(pool: &Pool) -> usize {
-    pool.driver().and_then(|d| Ok(d.memory_info().expect("alive").0)).expect("alive")
+    pool.driver().map(|d| d.memory_info().expect("alive").0).expect("alive")
 }
 
 /// A default pool with `kv` suspendable.
@@ -44,8 +44,7 @@ fn pool() -> Pool {
 fn there_and_back() {
     let sim = Sim::open();
     let pool = pool();
-    let stream =
-        pool.driver().and_then(|d| Ok(d.stream_create().expect("a stream").0)).expect("alive");
+    let stream = pool.driver().map(|d| d.stream_create().expect("a stream").0).expect("alive");
     let sizes = [700, 300 << 10, 9 * MIB, 40 * MIB + 5];
     let blocks = sizes.map(|bytes| under_kv(|| pool.alloc(bytes, stream)).expect("fits"));
     let other = pool.alloc(3 * MIB, stream).expect("fits");
