@@ -189,6 +189,15 @@ fn work(pool: u64, tag: u8, stop: &AtomicBool, handed: &Mutex<Vec<Block>>, seed:
     rounds
 }
 
+/// Ends the threads also when the test fails.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 #[test]
 fn other_threads_go_on_with_other_tags() {
     let _alone = alone();
@@ -212,6 +221,7 @@ fn other_threads_go_on_with_other_tags() {
             let (stop, handed) = (&stop, &handed);
             scope.spawn(move || work(id, tag, stop, handed, seed ^ u64::from(tag)))
         });
+        let stopping = Stop(&stop);
         let mut kept: Vec<Block> = Vec::new();
         for _ in 0..60 {
             while kept.len() < 12 {
@@ -225,7 +235,7 @@ fn other_threads_go_on_with_other_tags() {
             pool.resume(&[a], &mut Report::default()).expect("room");
             kept.iter().for_each(|block| block.check());
         }
-        stop.store(true, Ordering::Relaxed);
+        drop(stopping);
         let rounds = threads.map(|thread| thread.join().expect("no panic"));
         kept.iter().for_each(|block| pool.dealloc(block.address, 0).expect("live"));
         rounds
