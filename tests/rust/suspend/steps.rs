@@ -193,6 +193,29 @@ fn small_blocks_of_several_streams_keep_to_the_tags_granules() {
 }
 
 #[test]
+fn a_threads_caches_keep_no_slot_of_a_suspendable_tag() {
+    let mut g = Ground::new(128, 1, |_| {});
+    let kv = g.tags[0];
+    // Magazines of the class, with room in them.
+    for _ in 0..8 {
+        let blocks: Vec<Block> = (0..64).map(|_| g.alloc(1, 1000, 0).expect("room")).collect();
+        blocks.into_iter().for_each(|block| g.free(block));
+    }
+    let _taken: Vec<Block> = (0..64).map(|_| g.alloc(1, 1000, 0).expect("room")).collect();
+    let mut own: Vec<Block> = (0..17).map(|_| g.alloc(kv, 1000, 0).expect("room")).collect();
+    let kept = own.pop().expect("some");
+    let granule = kept.address / GRANULE;
+    assert!(own.iter().all(|block| block.address / GRANULE == granule));
+    own.into_iter().for_each(|block| g.free(block));
+    for _ in 0..64 {
+        let block = g.alloc(1, 1000, 0).expect("room");
+        assert_ne!(block.address / GRANULE, granule, "a slot of the tag's is another's");
+    }
+    kept.check();
+    g.end(&[]);
+}
+
+#[test]
 fn work_queued_before_is_awaited() {
     let mut g = Ground::new(64, 1, |_| {});
     let streams = streams(&g.driver, 2);
