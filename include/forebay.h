@@ -814,7 +814,8 @@ forebay_status forebay_free_async(void *ptr, forebay_stream_t stream);
  *
  * @param pool NULL: the default pool.
  * @param ptr receives the address, a multiple of 256; NULL on failure and for 0 bytes.
- * @return as forebay_malloc(), and FOREBAY_ERROR_INVALID_POOL, FOREBAY_ERROR_INVALID_STREAM.
+ * @return as forebay_malloc(), and FOREBAY_ERROR_INVALID_POOL, FOREBAY_ERROR_INVALID_STREAM;
+ * FOREBAY_ERROR_BUSY while the thread's tag is suspended in the pool.
  *
  * Thread-safe.
  *
@@ -1449,7 +1450,8 @@ forebay_status forebay_export_fd(const void *ptr,
  * @param ptr the start of a live block.
  * @param description its struct_size is set by the caller; receives the description: bytes are
  * those of all pages, offset is where in the first one the block begins.
- * @return as forebay_free(); FOREBAY_ERROR_INVALID_ARGUMENT for imported memory.
+ * @return as forebay_free(); FOREBAY_ERROR_INVALID_ARGUMENT for imported memory;
+ * FOREBAY_ERROR_BUSY while the block's tag is suspended.
  *
  * Thread-safe. Costs no driver call; from then on the block's free takes the slow path.
  *
@@ -1649,6 +1651,8 @@ void forebay_capture_graph_gone(void *capture);
 /**
  * Promises that the block's pages do not move until forebay_unpin() or its free: for memory
  * registered elsewhere. Pins count.
+ *
+ * @return FOREBAY_ERROR_BUSY while the block's tag is suspended.
  *
  * Thread-safe.
  */
