@@ -15,6 +15,7 @@ install(FILES "${PROJECT_SOURCE_DIR}/include/forebay.h"
               "${PROJECT_SOURCE_DIR}/bindings/cpp/forebay_rmm.hpp"
               "${PROJECT_SOURCE_DIR}/bindings/cpp/forebay_share.hpp"
               "${PROJECT_SOURCE_DIR}/bindings/cpp/forebay_plan.hpp"
+              "${PROJECT_SOURCE_DIR}/bindings/cpp/forebay_suspend.hpp"
   DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" COMPONENT development)
 
 # ---- the Python package's own copies: files, since a wheel holds no links

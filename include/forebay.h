@@ -259,6 +259,16 @@ typedef int32_t forebay_status;
 #define FOREBAY_RECORD_NEVER UINT64_MAX
 
 /**
+ * Contents are kept in host memory.
+ */
+#define FOREBAY_SUSPEND_OFFLOAD 0
+
+/**
+ * Contents are dropped: undefined after the resume.
+ */
+#define FOREBAY_SUSPEND_DISCARD 1
+
+/**
  * A block of a pool, and the plans that share it. Opaque; use `BindingT`.
  */
 typedef struct forebay_binding forebay_binding;
@@ -439,6 +449,14 @@ typedef struct forebay_stats {
    * Pinned host memory held (of the process).
    */
   uint64_t host_mapped_bytes;
+  /**
+   * Live blocks of suspended tags: no part of live_bytes, nor of the sum.
+   */
+  uint64_t suspended_bytes;
+  /**
+   * Their contents in host memory.
+   */
+  uint64_t suspended_host_bytes;
 } forebay_stats;
 
 /**
@@ -1319,6 +1337,41 @@ typedef struct forebay_binding_stats {
 typedef struct forebay_step *forebay_step_t;
 
 /**
+ * What forebay_suspend() or forebay_resume() did.
+ */
+typedef struct forebay_suspend_report {
+  /**
+   * sizeof of this structure as the caller knows it; set before the call.
+   */
+  size_t struct_size;
+  /**
+   * Bytes that went back to the device, or were taken from it again.
+   */
+  uint64_t device_bytes;
+  /**
+   * Bytes of the tags' contents in host memory afterwards.
+   */
+  uint64_t host_bytes;
+  /**
+   * Bytes of live blocks of the tags that stay on the device: allocated before
+   * forebay_tag_suspendable().
+   */
+  uint64_t kept_bytes;
+  /**
+   * Bytes of pages that the driver did not unmap, for now; tried again by itself.
+   */
+  uint64_t stuck_bytes;
+  /**
+   * Bytes of device memory that a failed resume lacks.
+   */
+  uint64_t missing_bytes;
+  /**
+   * Blocks of the tags that are suspended afterwards, or were before.
+   */
+  uint64_t blocks;
+} forebay_suspend_report;
+
+/**
  * PyTorch's name for a private pool of memory (`c10::cuda::MempoolId_t`).
  */
 typedef struct forebay_torch_pool_id {
@@ -1480,7 +1533,8 @@ forebay_status forebay_free_async(void *ptr, forebay_stream_t stream);
  *
  * @param pool NULL: the default pool.
  * @param ptr receives the address, a multiple of 256; NULL on failure and for 0 bytes.
- * @return as forebay_malloc(), and FOREBAY_ERROR_INVALID_POOL, FOREBAY_ERROR_INVALID_STREAM.
+ * @return as forebay_malloc(), and FOREBAY_ERROR_INVALID_POOL, FOREBAY_ERROR_INVALID_STREAM;
+ * FOREBAY_ERROR_BUSY while the thread's tag is suspended in the pool.
  *
  * Thread-safe.
  *
@@ -2733,7 +2787,8 @@ forebay_status forebay_export_fd(const void *ptr,
  * @param ptr the start of a live block.
  * @param description its struct_size is set by the caller; receives the description: bytes are
  * those of all pages, offset is where in the first one the block begins.
- * @return as forebay_free(); FOREBAY_ERROR_INVALID_ARGUMENT for imported memory.
+ * @return as forebay_free(); FOREBAY_ERROR_INVALID_ARGUMENT for imported memory;
+ * FOREBAY_ERROR_BUSY while the block's tag is suspended.
  *
  * Thread-safe. Costs no driver call; from then on the block's free takes the slow path.
  *
@@ -3127,6 +3182,8 @@ void forebay_capture_graph_gone(void *capture);
  * Promises that the block's pages do not move until forebay_unpin() or its free: for memory
  * registered elsewhere. Pins count.
  *
+ * @return FOREBAY_ERROR_BUSY while the block's tag is suspended.
+ *
  * Thread-safe.
  */
 forebay_status forebay_pin(void *ptr);
@@ -3184,6 +3241,78 @@ forebay_status forebay_stream_fill(forebay_pool_t pool,
                                    uint8_t value,
                                    size_t bytes,
                                    forebay_stream_t stream);
+
+/**
+ * Makes a tag suspendable in a pool, for the pool's life: what is allocated under it from now on
+ * has pages of its own, shared with no other tag. Again is fine. Allocations under such a tag, and
+ * frees of its blocks, take the pool's lock; its first small block takes a whole page.
+ *
+ * @param tag from forebay_tag_create(); not 1.
+ * @return FOREBAY_ERROR_INVALID_ARGUMENT for what is no such tag; FOREBAY_ERROR_UNSUPPORTED where
+ * the device has no virtual memory management.
+ *
+ * Thread-safe.
+ */
+forebay_status forebay_tag_suspendable(forebay_pool_t pool, uint32_t tag);
+
+/**
+ * Gives the memory of tags back to the device. Blocks keep their addresses, and nothing may use
+ * them, on the device or elsewhere, from this call until forebay_resume(): no kernel, no copy, no
+ * launch of a graph that does. They may be freed. All work of the device queued before is awaited;
+ * other tags are in use all the while. All of the tags or none; one that is suspended already
+ * stays so.
+ *
+ * @param tags tags, each made suspendable by forebay_tag_suspendable().
+ * @param level FOREBAY_SUSPEND_OFFLOAD or FOREBAY_SUSPEND_DISCARD.
+ * @param report receives what was done; may be NULL. Its struct_size is set by the caller.
+ * @return FOREBAY_ERROR_BUSY where a block is exported or pinned (the message names it), while a
+ * graph capture is open, while another thread suspends or resumes one of the tags;
+ * FOREBAY_ERROR_OUT_OF_MEMORY where the host has no memory for the contents;
+ * FOREBAY_ERROR_INVALID_ARGUMENT; FOREBAY_ERROR_DRIVER. Nothing has changed then.
+ *
+ * Thread-safe. Costs the copy of all live bytes, and a call a page.
+ *
+ * # Safety
+ * `tags` is valid for reads of `count` numbers; `report` is NULL or valid for reads and writes of
+ * its struct_size.
+ */
+forebay_status forebay_suspend(forebay_pool_t pool,
+                               const uint32_t *tags,
+                               size_t count,
+                               uint32_t level,
+                               struct forebay_suspend_report *report);
+
+/**
+ * Brings the memory of tags back at the same addresses, with the contents that were kept. All of
+ * the tags or none; one that is not suspended stays as it is. On return the blocks may be used.
+ *
+ * @param report receives what was done, on failure too; may be NULL. Its struct_size is set by the
+ * caller.
+ * @return FOREBAY_ERROR_OUT_OF_MEMORY: everything is suspended still, contents kept; the message
+ * and missing_bytes say how much was missing. Others as forebay_suspend().
+ *
+ * Thread-safe. Costs the copy of all bytes kept, and some calls a page.
+ *
+ * # Safety
+ * As forebay_suspend().
+ */
+forebay_status forebay_resume(forebay_pool_t pool,
+                              const uint32_t *tags,
+                              size_t count,
+                              struct forebay_suspend_report *report);
+
+/**
+ * Whether a tag is suspended in a pool now.
+ *
+ * @param suspended receives the answer.
+ * @return FOREBAY_ERROR_INVALID_ARGUMENT for NULL and for what is no tag.
+ *
+ * Thread-safe.
+ *
+ * # Safety
+ * `suspended` is NULL or valid for the write.
+ */
+forebay_status forebay_tag_is_suspended(forebay_pool_t pool, uint32_t tag, bool *suspended);
 
 /**
  * Allocates for PyTorch: at a multiple of 512, for work on a stream of a device. The device's

@@ -32,6 +32,9 @@
 //! - **pin**: a promise that a block's pages do not move.
 //! - **run**: adjacent free pieces that have memory. **gap**: free address space that has none.
 //!   **hole**: adjacent runs and gaps.
+//! - **ground**: granules that the blocks of one suspendable tag have to themselves.
+//! - **suspended**: a tag whose ground has no memory now; its blocks keep their addresses.
+//!   **resume** brings it back.
 //! - **gather**: idle pages are unmapped where they are and mapped where a request needs them.
 //! - **revoke**: other threads' caches are stopped and emptied, before a request fails.
 //!

@@ -85,7 +85,8 @@ pub unsafe extern "C" fn forebay_free_async(ptr: *mut c_void, stream: StreamT) -
 ///
 /// @param pool NULL: the default pool.
 /// @param ptr receives the address, a multiple of 256; NULL on failure and for 0 bytes.
-/// @return as forebay_malloc(), and FOREBAY_ERROR_INVALID_POOL, FOREBAY_ERROR_INVALID_STREAM.
+/// @return as forebay_malloc(), and FOREBAY_ERROR_INVALID_POOL, FOREBAY_ERROR_INVALID_STREAM;
+/// FOREBAY_ERROR_BUSY while the thread's tag is suspended in the pool.
 ///
 /// Thread-safe.
 ///

@@ -76,6 +76,10 @@ pub struct Stats {
     pub host_live_bytes: u64,
     /// Pinned host memory held (of the process).
     pub host_mapped_bytes: u64,
+    /// Live blocks of suspended tags: no part of live_bytes, nor of the sum.
+    pub suspended_bytes: u64,
+    /// Their contents in host memory.
+    pub suspended_host_bytes: u64,
 }
 
 /// One live block.
@@ -153,6 +157,7 @@ fn read_stats(pool: &Pool) -> crate::error::Result<Stats> {
         soft_limit_bytes, reserved_address_bytes, live_blocks, allocs, frees, driver_calls,
         pages_created, pages_released, pages_moved, map_calls, unmap_calls, set_access_calls,
         gathers, fences_recorded, oom_count, stranded_pages, unmapped_stock_bytes,
+        suspended_bytes, suspended_host_bytes,
     })
 }
 

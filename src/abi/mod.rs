@@ -18,6 +18,7 @@ pub mod record;
 pub mod share;
 pub mod step;
 pub mod streams;
+pub mod suspend;
 pub mod torch;
 
 use crate::error::{Error, Result, Status};

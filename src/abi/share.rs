@@ -143,7 +143,8 @@ pub unsafe extern "C" fn forebay_export_fd(
 /// @param ptr the start of a live block.
 /// @param description its struct_size is set by the caller; receives the description: bytes are
 /// those of all pages, offset is where in the first one the block begins.
-/// @return as forebay_free(); FOREBAY_ERROR_INVALID_ARGUMENT for imported memory.
+/// @return as forebay_free(); FOREBAY_ERROR_INVALID_ARGUMENT for imported memory;
+/// FOREBAY_ERROR_BUSY while the block's tag is suspended.
 ///
 /// Thread-safe. Costs no driver call; from then on the block's free takes the slow path.
 ///

@@ -107,6 +107,8 @@ pub extern "C" fn forebay_capture_graph_gone(capture: *mut c_void) {
 /// Promises that the block's pages do not move until forebay_unpin() or its free: for memory
 /// registered elsewhere. Pins count.
 ///
+/// @return FOREBAY_ERROR_BUSY while the block's tag is suspended.
+///
 /// Thread-safe.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_pin(ptr: *mut c_void) -> Status {

@@ -102,7 +102,7 @@ impl Fault {
 pub const fn default_code(call: Call) -> Code {
     match call {
         Call::Reserve => Code::NoAddressSpace,
-        Call::Create | Call::AllocPlain => Code::OutOfMemory,
+        Call::Create | Call::AllocPlain | Call::HostAlloc => Code::OutOfMemory,
         Call::Map | Call::Unmap | Call::SetAccess => Code::MappingLimit,
         _ => Code::Other(UNKNOWN_ERROR),
     }
@@ -489,6 +489,14 @@ impl<D: Driver + ?Sized> Driver for FaultyDriver<D> {
 
     fn free_plain(&self, address: usize) -> DriverResult<()> {
         self.call(Call::FreePlain, one(address as u64), |d| d.free_plain(address))
+    }
+
+    fn host_alloc(&self, bytes: usize) -> DriverResult<usize> {
+        self.call(Call::HostAlloc, one(bytes as u64), |d| d.host_alloc(bytes))
+    }
+
+    fn host_free(&self, address: usize) -> DriverResult<()> {
+        self.call(Call::HostFree, one(address as u64), |d| d.host_free(address))
     }
 
     fn stream_create(&self) -> DriverResult<StreamHandle> {

@@ -155,6 +155,8 @@ impl Driver for Fuse {
         open_foreign(address: usize, bytes: usize, owner: u32) -> (), SetAccess;
         alloc_plain(bytes: usize) -> usize, AllocPlain;
         free_plain(address: usize) -> (), FreePlain;
+        host_alloc(bytes: usize) -> usize, HostAlloc;
+        host_free(address: usize) -> (), HostFree;
         stream_create() -> StreamHandle, StreamCreate;
         stream_destroy(stream: StreamHandle) -> (), StreamDestroy;
         stream_synchronize(stream: StreamHandle) -> (), StreamSynchronize;

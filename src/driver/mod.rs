@@ -37,7 +37,8 @@
 //! *Blocking.* `create`, `release`, `map` (each of a run), `unmap` and `set_access` may take
 //! tens to hundreds of microseconds and may serialise with other threads' calls, but never
 //! wait for queued work. [`Driver::alloc_plain`] and [`Driver::free_plain`] may wait for the
-//! whole device, as `cudaMalloc` and `cudaFree` do. [`Driver::event_synchronize`] and
+//! whole device, as `cudaMalloc` and `cudaFree` do, and so may [`Driver::host_alloc`] and
+//! [`Driver::host_free`]. [`Driver::event_synchronize`] and
 //! [`Driver::stream_synchronize`] wait for the work they name. Everything else returns at once.
 //!
 //! *Streams and events.* Work of one stream runs in the order it was queued; streams are
@@ -106,11 +107,13 @@ pub enum Call {
     CanAccessPeer,
     StreamCapturing,
     OnGraphRelease,
+    HostAlloc,
+    HostFree,
 }
 
 impl Call {
     /// Every kind, in numeric order.
-    pub const ALL: [Call; 27] = [
+    pub const ALL: [Call; 29] = [
         Call::Reserve,
         Call::Unreserve,
         Call::Create,
@@ -138,6 +141,8 @@ impl Call {
         Call::CanAccessPeer,
         Call::StreamCapturing,
         Call::OnGraphRelease,
+        Call::HostAlloc,
+        Call::HostFree,
     ];
 
     /// Lower-case name with underscores, e.g. `"set_access"`.
@@ -170,6 +175,8 @@ impl Call {
             Call::CanAccessPeer => "can_access_peer",
             Call::StreamCapturing => "stream_capturing",
             Call::OnGraphRelease => "on_graph_release",
+            Call::HostAlloc => "host_alloc",
+            Call::HostFree => "host_free",
         }
     }
 }
@@ -177,7 +184,8 @@ impl Call {
 /// Why a driver call failed, in terms the pool acts on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum Code {
-    /// The device has no memory left. `create` and `alloc_plain` only.
+    /// The device has no memory left (`host_alloc`: the machine, that can be pinned). `create`,
+    /// `alloc_plain` and `host_alloc` only.
     OutOfMemory,
     /// No address range of this length is left. `reserve` only.
     NoAddressSpace,
@@ -407,6 +415,19 @@ pub trait Driver: Send + Sync {
 
     /// Frees a plain allocation.
     fn free_plain(&self, address: usize) -> DriverResult<()>;
+
+    /// Page-locked host memory, which [`Driver::copy`] reads and writes without the CPU's help.
+    /// Readable and writable by the CPU; not the device's memory, and in none of its counts.
+    fn host_alloc(&self, bytes: usize) -> DriverResult<usize> {
+        let _ = bytes;
+        Err(DriverError { call: Call::HostAlloc, code: Code::NotSupported })
+    }
+
+    /// Gives such memory back. The caller knows that no copy uses it any more.
+    fn host_free(&self, address: usize) -> DriverResult<()> {
+        let _ = address;
+        Err(DriverError { call: Call::HostFree, code: Code::NotSupported })
+    }
 
     /// A new stream.
     fn stream_create(&self) -> DriverResult<StreamHandle>;

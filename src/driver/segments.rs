@@ -284,6 +284,14 @@ impl<D: Driver + ?Sized> Driver for SegmentDriver<D> {
         self.inner.free_plain(address)
     }
 
+    fn host_alloc(&self, bytes: usize) -> DriverResult<usize> {
+        self.inner.host_alloc(bytes)
+    }
+
+    fn host_free(&self, address: usize) -> DriverResult<()> {
+        self.inner.host_free(address)
+    }
+
     fn stream_create(&self) -> DriverResult<StreamHandle> {
         self.inner.stream_create()
     }

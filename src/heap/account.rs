@@ -2,6 +2,7 @@
 //!
 //! Changes nothing. Cost: a walk over all free pieces; for reports, not for the hot path.
 
+use super::bins::Bins;
 use super::{Counts, Heap, Kind, NIL};
 use crate::stream::{LaneId, Lanes};
 
@@ -22,8 +23,21 @@ impl Heap {
     /// Sums up all free pieces; `largest` is for `lane`.
     pub fn account(&self, lanes: &Lanes, lane: LaneId) -> Account {
         let mut sum = Account::default();
+        for bins in self.awake_bins() {
+            let everyones = std::ptr::eq(bins, &raw const self.bins);
+            let largest = sum.largest;
+            self.account_runs(bins, &mut sum, lanes, lane);
+            if !everyones {
+                // A tag's own granules serve that tag alone.
+                sum.largest = largest;
+            }
+        }
+        sum
+    }
+
+    fn account_runs(&self, bins: &Bins, sum: &mut Account, lanes: &Lanes, lane: LaneId) {
         let granule = self.per_granule;
-        self.bins.visit(&self.nodes, 1, usize::MAX, |head| -> Option<()> {
+        bins.visit(&self.nodes, 1, usize::MAX, |head| -> Option<()> {
             let run_end = self.nodes[head].off + self.nodes[head].run;
             let (mut clean_start, mut take_start) = (self.nodes[head].off, self.nodes[head].off);
             let mut piece = head;
@@ -48,14 +62,14 @@ impl Heap {
                 piece = n.next;
             }
         });
-        sum
     }
 
     /// Free quanta in granules that are not idle: what fragmentation costs now, pending
     /// pieces included. Cost: none.
     pub fn trapped_quanta(&self) -> u64 {
-        let Counts { live_quanta, backed_granules, idle_granules, .. } = self.counts;
-        (backed_granules - idle_granules) * u64::from(self.per_granule) - live_quanta
+        let Counts { live_quanta, backed_granules, idle_granules, asleep_quanta, .. } = self.counts;
+        let held = (backed_granules - idle_granules) * u64::from(self.per_granule);
+        held - (live_quanta - asleep_quanta)
     }
 
     /// Whether a quantum belongs to a block. A walk over all nodes: for error messages.
@@ -93,9 +107,10 @@ impl Heap {
         while node != NIL {
             let n = &self.nodes[node];
             assert_eq!(n.off, prev_end, "nodes cover the space");
-            assert!(n.len > 0 || n.kind == Kind::Wall, "only walls are empty");
+            let empty = matches!(n.kind, Kind::Wall | Kind::Border);
+            assert_eq!(n.len == 0, empty, "only walls and borders are empty");
             match n.kind {
-                Kind::Wall | Kind::Guard | Kind::Foreign => {}
+                Kind::Wall | Kind::Border | Kind::Guard | Kind::Foreign => {}
                 Kind::Live => {
                     seen.live_quanta += u64::from(n.len);
                     for q in n.off..n.off + n.len {
@@ -125,6 +140,7 @@ impl Heap {
         assert_eq!(live, self.live, "live quanta a granule");
         assert_eq!(seen.live_quanta, self.counts.live_quanta);
         assert_eq!(seen.stranded_granules, self.counts.stranded_granules);
+        self.check_grounds();
     }
 
     fn check_run(&self, head: u32) {
@@ -136,7 +152,8 @@ impl Heap {
             piece = self.nodes[piece].next;
         }
         assert_eq!(sum, run, "a run's length is the sum of its pieces");
-        let found = self.bins.visit(&self.nodes, run, usize::MAX, |h| (h == head).then_some(()));
+        let bins = self.bins_of(head);
+        let found = bins.visit(&self.nodes, run, usize::MAX, |h| (h == head).then_some(()));
         assert!(found.is_some(), "a run is in its bin");
     }
 }

@@ -172,7 +172,7 @@ impl Heap {
         let piece = self.nodes.find_free(start, &self.gaps, &self.bins);
         let head = self.nodes.head(piece);
         let run = self.nodes[head].run;
-        self.bins.remove(&mut self.nodes, head);
+        self.unbin(head);
         let node = self.carve_pieces(head, start, quanta, run);
         self.nodes[node].kind = Kind::Gap;
         self.counts.backed_granules -= u64::from(len);
@@ -281,7 +281,7 @@ impl Heap {
     }
 
     /// Merges a gap with the gaps beside it and indexes it.
-    fn join_gap(&mut self, node: NodeId) {
+    pub(super) fn join_gap(&mut self, node: NodeId) {
         let mut gap = node;
         let prev = self.nodes[gap].prev;
         if self.nodes[prev].kind == Kind::Gap {

@@ -13,7 +13,9 @@
 //!   the same lane are one piece;
 //! - a **run** is a maximal row of free pieces; runs are what placement searches;
 //! - a **gap** is free and has no memory behind it; gaps begin and end at granules;
-//! - a **hole** is a maximal row of pieces and gaps.
+//! - a **hole** is a maximal row of pieces and gaps;
+//! - a **ground** is a set of granules that blocks of one tag have to themselves ([`ground`]),
+//!   with runs of its own; a border keeps it apart from its neighbours.
 //!
 //! Invariants: nodes cover each space without overlap, in address order; no two neighbours
 //! could be merged and are not, save pieces whose stamps passed since; a granule is backed
@@ -28,17 +30,20 @@
 
 mod account;
 mod bins;
+mod ground;
 mod grow;
 mod nodes;
 #[cfg(test)]
 mod tests;
 
 pub use account::Account;
+pub use ground::Part;
 pub use grow::{IdleRun, Plan};
 pub use nodes::{Kind, NIL, NodeId};
 
 use crate::stream::{LaneId, Lanes, Stamp};
 use bins::Bins;
+use ground::Ground;
 use nodes::Nodes;
 use std::collections::BTreeMap;
 
@@ -47,6 +52,8 @@ use std::collections::BTreeMap;
 pub struct Heap {
     nodes: Nodes,
     bins: Bins,
+    /// Granules that are one tag's, by tag.
+    grounds: Vec<Option<Box<Ground>>>,
     /// Gaps by first quantum.
     gaps: BTreeMap<u32, NodeId>,
     /// Live quanta of each granule.
@@ -69,6 +76,8 @@ pub struct Counts {
     pub idle_granules: u64,
     /// Granules whose memory could not be unmapped.
     pub stranded_granules: u64,
+    /// Quanta of blocks in granules whose memory is taken away for a while.
+    pub asleep_quanta: u64,
 }
 
 /// How many runs [`Heap::take`] may look at when stamps stand in the way.
@@ -87,6 +96,7 @@ impl Heap {
         Heap {
             nodes: Nodes::default(),
             bins: Bins::new(),
+            grounds: Vec::new(),
             gaps: BTreeMap::new(),
             live: Vec::new(),
             per_granule,
@@ -202,19 +212,20 @@ impl Heap {
     /// Cuts `[start, start + quanta)` out of the run that begins at `head`.
     fn carve(&mut self, head: NodeId, start: u32, quanta: u32) -> NodeId {
         let run = self.nodes[head].run;
-        self.bins.remove(&mut self.nodes, head);
+        self.unbin(head);
         let h = &self.nodes[head];
         let (off, len) = (h.off, h.len);
         debug_assert!(start >= off && start + quanta <= off + run);
         let block = if start == off && len == run && len > quanta {
             // The usual case: the low end of a run of one piece.
-            let prev = h.prev;
+            let (prev, ground) = (h.prev, h.ground);
             let block = self.nodes.insert_after(prev, off, quanta, Kind::Live);
+            self.nodes[block].ground = ground;
             let rest = &mut self.nodes[head];
             rest.off += quanta;
             rest.len -= quanta;
             rest.run = run - quanta;
-            self.bins.insert(&mut self.nodes, head);
+            self.bin(head);
             block
         } else {
             self.carve_pieces(head, start, quanta, run)
@@ -232,13 +243,13 @@ impl Heap {
         let block = self.nodes.cut_out(head, start, quanta);
         if start > run_start {
             self.nodes[head].run = start - run_start;
-            self.bins.insert(&mut self.nodes, head);
+            self.bin(head);
         }
         let end = start + quanta;
         if end < run_end {
             let rest = self.nodes[block].next;
             self.nodes[rest].run = run_end - end;
-            self.bins.insert(&mut self.nodes, rest);
+            self.bin(rest);
         }
         block
     }
@@ -251,21 +262,42 @@ impl Heap {
         n.kind = Kind::Free;
         n.lane = stamp.lane;
         n.seq = stamp.seq;
-        let (off, len) = (n.off, n.len);
+        let (off, len, ground) = (n.off, n.len, n.ground);
         self.sub_live(off, len);
-        self.join_run(node, Some(lanes));
+        let head = self.join_run(node, Some(lanes));
+        if ground != 0 {
+            self.leave_ground(head, (off, len), lanes);
+        }
     }
 
-    /// Makes a free piece part of the runs beside it and puts the run in its bin. With
-    /// `lanes`, pieces whose stamps passed become clean first.
-    fn join_run(&mut self, node: NodeId, lanes: Option<&Lanes>) {
+    /// Adds the run at `head` to its ground's bins.
+    #[inline(always)]
+    fn bin(&mut self, head: NodeId) {
+        match self.nodes[head].ground {
+            0 => self.bins.insert(&mut self.nodes, head),
+            ground => self.bin_in(ground, head),
+        }
+    }
+
+    /// Takes the run at `head` out of its ground's bins.
+    #[inline(always)]
+    fn unbin(&mut self, head: NodeId) {
+        match self.nodes[head].ground {
+            0 => self.bins.remove(&mut self.nodes, head),
+            ground => self.unbin_in(ground, head),
+        }
+    }
+
+    /// Makes a free piece part of the runs beside it and puts the run in its bin; answers its
+    /// first piece. With `lanes`, pieces whose stamps passed become clean first.
+    fn join_run(&mut self, node: NodeId, lanes: Option<&Lanes>) -> NodeId {
         let mut piece = node;
         let mut head = node;
         let mut run = self.nodes[node].len;
         let prev = self.nodes[node].prev;
         if prev != NIL && self.nodes[prev].kind == Kind::Free {
             head = self.nodes.head(prev);
-            self.bins.remove(&mut self.nodes, head);
+            self.unbin(head);
             run += self.nodes[head].run;
             if self.nodes.merge_if_same(prev, piece, lanes) {
                 piece = prev;
@@ -273,12 +305,13 @@ impl Heap {
         }
         let next = self.nodes[piece].next;
         if next != NIL && self.nodes[next].kind == Kind::Free {
-            self.bins.remove(&mut self.nodes, next);
+            self.unbin(next);
             run += self.nodes[next].run;
             self.nodes.merge_if_same(piece, next, lanes);
         }
         self.nodes[head].run = run;
-        self.bins.insert(&mut self.nodes, head);
+        self.bin(head);
+        head
     }
 
     /// The part of `[off, end)` that lies in a granule.

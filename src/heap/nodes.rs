@@ -20,6 +20,8 @@ pub const NIL: NodeId = u32::MAX;
 pub enum Kind {
     /// The end of a space; length 0, merges with nothing.
     Wall,
+    /// Where granules of different grounds meet inside a space; length 0, merges with nothing.
+    Border,
     /// Free, no memory behind it.
     Gap,
     /// Free, backed.
@@ -48,6 +50,8 @@ pub struct Node {
     pub next: NodeId,
     /// What it is.
     pub kind: Kind,
+    /// Live, free: the ground that its granules belong to; 0 is everyone's.
+    pub ground: u8,
     /// Free: the stamp's lane.
     pub lane: LaneId,
     /// Free: the stamp's sequence. Live: the caller's word.
@@ -104,6 +108,7 @@ impl Nodes {
             prev,
             next,
             kind,
+            ground: 0,
             lane: 0,
             seq: 0,
             run: 0,
@@ -175,13 +180,15 @@ impl Nodes {
         }
     }
 
-    /// Splits a node at quantum `at`; the upper part is a new node of the same kind and stamp.
+    /// Splits a node at quantum `at`; the upper part is a new node of the same kind, ground and
+    /// stamp.
     pub fn split(&mut self, node: NodeId, at: u32) -> NodeId {
         let n = &self[node];
         debug_assert!(n.off < at && at < n.off + n.len);
-        let (kind, lane, seq) = (n.kind, n.lane, n.seq);
+        let (kind, ground, lane, seq) = (n.kind, n.ground, n.lane, n.seq);
         let upper_len = n.off + n.len - at;
         let upper = self.insert_after(node, at, upper_len, kind);
+        self[upper].ground = ground;
         self[upper].lane = lane;
         self[upper].seq = seq;
         self[node].len -= upper_len;

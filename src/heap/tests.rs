@@ -1,5 +1,6 @@
 //! Tests of the heap: what they share. Rules of placement, of growing, and a naive model.
 
+mod ground;
 mod grow;
 mod model;
 mod place;
@@ -87,7 +88,7 @@ impl Bench {
         let mut node = nodes.first;
         while node != NIL {
             let n = &nodes[node];
-            if n.kind != Kind::Wall {
+            if !matches!(n.kind, Kind::Wall | Kind::Border) {
                 let stamp = (n.kind == Kind::Free).then(|| nodes.stamp(node));
                 all.push((n.kind, n.off, n.len, stamp));
             }

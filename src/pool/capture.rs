@@ -124,6 +124,7 @@ impl Core {
         self.captures.remove(&number);
         self.retired.push(capture.lane);
         self.settle();
+        self.sweep_tags();
         Ok(())
     }
 }

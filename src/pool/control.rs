@@ -91,6 +91,7 @@ impl Core {
     /// Gives all memory back to the driver, for the pool's end.
     pub fn close_memory(&mut self) -> DriverResult<()> {
         self.give_up_imports();
+        self.close_copiers()?;
         self.vmem.close()
     }
 
@@ -168,22 +169,27 @@ impl Core {
 
     /// Whether [`Core::recover`] has something to retry.
     pub fn troubled(&self) -> bool {
-        self.vmem.troubled()
+        self.vmem.troubled() || self.tagged.troubled()
     }
 
     /// Retries what failed to be undone before, unless a capture is open: nothing is unmapped
     /// then. Answers whether anything is still stuck.
     pub fn recover(&mut self) -> bool {
-        if self.lanes.open_captures() == 0 {
+        // Copies that are under way may reach memory that would be unmapped.
+        let copied = self.close_copiers();
+        super::core::note(copied, "what copied a tag's contents is still held");
+        if self.lanes.open_captures() == 0 && copied.is_ok() {
             for granule in self.vmem.recover() {
-                self.heap.unstrand(granule);
+                if !self.tagged.unstrand(granule) {
+                    self.heap.unstrand(granule);
+                }
             }
             if self.shares.any_leaving() {
                 self.record_leaving();
                 self.settle();
             }
         }
-        self.vmem.troubled()
+        self.troubled()
     }
 }
 
@@ -225,6 +231,7 @@ impl Pool {
     /// Promises that the block's pages do not move until [`Pool::unpin`] or its free. Counts.
     pub fn pin(&self, address: usize) -> Result<()> {
         self.with_core(|core| {
+            core.check_awake(address)?;
             let bytes = core.mark_special(address)?;
             core.side.entry(address).or_default().pins += 1;
             core.pin_granules(address, bytes, true);

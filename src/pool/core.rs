@@ -112,6 +112,7 @@ pub struct Core {
     pub(super) shares: super::share::Shares,
     pub(super) unwiped: Vec<super::wipes::Unwiped>,
     pub(super) demand: super::ahead::Demand,
+    pub(super) tagged: super::tagged::Tagged,
     /// Allocations that took the lock, and how many there were when caches were last emptied.
     pub(super) misses: u64,
     pub(super) flushed_at: u64,
@@ -248,8 +249,18 @@ impl Core {
         let Ok(quanta) = u32::try_from(quanta) else { return Err(Refusal::AddressSpace) };
         let node =
             if guarded { self.place_guarded(quanta)? } else { self.place(quanta, align, cache)? };
-        let (off, _, _) = self.heap.block(node);
-        let lane = cache.id as LaneId;
+        Ok(self.begin_extent(node, cache.id as LaneId, bytes, tag))
+    }
+
+    /// Makes a block just placed an extent; answers its address.
+    pub(super) fn begin_extent(
+        &mut self,
+        node: NodeId,
+        lane: LaneId,
+        bytes: usize,
+        tag: u8,
+    ) -> usize {
+        let (off, quanta, _) = self.heap.block(node);
         let captive = self.lanes.is_capture(lane);
         self.heap.set_word(node, Extent { tag, lane, captive, bytes }.word());
         self.marks.set(off, Descriptor::Extent { node });
@@ -259,7 +270,7 @@ impl Core {
         self.totals.extent_live_bytes += rounded;
         self.totals.extent_requested += bytes as u64;
         self.totals.extent_requested_total += bytes as u64;
-        Ok(self.address(off))
+        self.address(off)
     }
 
     /// Frees the extent at `node` with `stamp`.
@@ -281,7 +292,7 @@ impl Core {
         if self.settings.debug.guard {
             self.heap.drop_guard_above(node);
         }
-        self.heap.free(node, stamp, &self.lanes);
+        self.return_block(node, stamp);
     }
 
     /// Whether a block of `owner`'s freed on `lane` enters or leaves a capture: then it waits for

@@ -29,7 +29,17 @@ impl Core {
         align: u32,
         cache: &mut LaneCache,
     ) -> std::result::Result<NodeId, Refusal> {
-        let lane = cache.id as LaneId;
+        self.place_for(quanta, align, cache, cache.id as LaneId)
+    }
+
+    /// [`Core::place`] for a lane that need not be `cache`'s.
+    pub(super) fn place_for(
+        &mut self,
+        quanta: u32,
+        align: u32,
+        cache: &mut LaneCache,
+        lane: LaneId,
+    ) -> std::result::Result<NodeId, Refusal> {
         if let Some(node) = self.heap.take(quanta, align, lane, &self.lanes, Effort::Quick) {
             return Ok(node);
         }
@@ -52,7 +62,7 @@ impl Core {
         // Emptying caches costs; where the last time was a moment ago, a steady load wants the
         // memory for good, and caches are bounded by their budget.
         if self.misses - self.flushed_at >= FLUSH_EVERY {
-            if let Some(node) = self.take_flushed(quanta, align, cache) {
+            if let Some(node) = self.take_flushed(quanta, align, cache, lane) {
                 return Ok(node);
             }
             if self.room() == 0 {
@@ -67,7 +77,7 @@ impl Core {
             Err(Refusal::Short { .. } | Refusal::AddressSpace) => {}
             other => return other,
         }
-        match self.take_flushed(quanta, align, cache) {
+        match self.take_flushed(quanta, align, cache, lane) {
             Some(node) => Ok(node),
             None => self.grow(quanta, align, lane),
         }
@@ -87,14 +97,20 @@ impl Core {
     }
 
     /// Empties this thread's cache for the lane and all depots, then looks again.
-    fn take_flushed(&mut self, quanta: u32, align: u32, cache: &mut LaneCache) -> Option<NodeId> {
+    fn take_flushed(
+        &mut self,
+        quanta: u32,
+        align: u32,
+        cache: &mut LaneCache,
+        lane: LaneId,
+    ) -> Option<NodeId> {
         self.flushed_at = self.misses;
         let flushed = self.flush_cache(cache) | self.flush_depots();
         if !flushed {
             return None;
         }
         self.settle();
-        self.heap.take(quanta, align, cache.id as LaneId, &self.lanes, Effort::Full)
+        self.heap.take(quanta, align, lane, &self.lanes, Effort::Full)
     }
 
     /// With internal dependencies on: takes a run that other lanes freed, and makes this lane's
@@ -238,7 +254,11 @@ impl Core {
 
     /// Brings the stock to `need` pages: creates below the limit, then takes idle pages from
     /// outside the granules `target`.
-    fn ready(&mut self, need: usize, target: (u32, u32)) -> std::result::Result<(), Refusal> {
+    pub(super) fn ready(
+        &mut self,
+        need: usize,
+        target: (u32, u32),
+    ) -> std::result::Result<(), Refusal> {
         let mut short = need.saturating_sub(self.vmem.stock());
         if short > 0 && self.vmem.troubled() {
             self.recover();
@@ -464,7 +484,7 @@ impl Core {
     }
 
     /// Gives pages of the stock back; one that the driver refuses is the keeper's to retry.
-    fn release(&mut self, count: usize) -> DriverResult<()> {
+    pub(super) fn release(&mut self, count: usize) -> DriverResult<()> {
         let released = self.vmem.release(count);
         if released.is_err() {
             keeper::poke(self.id);

@@ -195,7 +195,7 @@ impl Core {
             self.settle();
             next = Some(TICK);
         }
-        if self.vmem.troubled() && self.recover() || self.shares.any_leaving() {
+        if self.troubled() && self.recover() || self.shares.any_leaving() {
             next = next.or(Some(TICK * 20));
         }
         if let Some(soft) = self.settings.soft_limit

@@ -35,6 +35,8 @@ pub enum Refusal {
     /// The stream was destroyed untold, and its handle is another stream's by now
     /// (`FOREBAY_DEBUG=streams`).
     Reused(u64),
+    /// The tag's memory is taken away now, or is about to be.
+    Asleep(u8),
     /// The cache belongs to another pool or lane by now; look it up again.
     Stale,
 }
@@ -168,7 +170,9 @@ impl Refusal {
         match self {
             Refusal::Short { .. } | Refusal::AddressSpace => true,
             Refusal::Driver(e) => matches!(e.code, Code::OutOfMemory | Code::MappingLimit),
-            Refusal::Stale | Refusal::Capturing(_) | Refusal::Reused(_) => false,
+            Refusal::Stale | Refusal::Capturing(_) | Refusal::Reused(_) | Refusal::Asleep(_) => {
+                false
+            }
         }
     }
 }
@@ -205,6 +209,7 @@ fn failure(shared: &'static Shared, id: u64, bytes: usize, refusal: Refusal) -> 
         Refusal::Driver(DriverError { code: Code::ContextLost, .. }) => return super::loss::lost(),
         Refusal::Capturing(stream) => return super::capture::undeclared(stream),
         Refusal::Reused(stream) => return super::core::reused_stream(stream),
+        Refusal::Asleep(tag) => return super::tagged::asleep(tag),
         _ => {}
     }
     let status = match refusal {
@@ -215,6 +220,7 @@ fn failure(shared: &'static Shared, id: u64, bytes: usize, refusal: Refusal) -> 
         | Refusal::AddressSpace
         | Refusal::Capturing(_)
         | Refusal::Reused(_)
+        | Refusal::Asleep(_)
         | Refusal::Stale => Status::OutOfMemory,
         Refusal::Driver(_) => Status::Driver,
     };

@@ -11,6 +11,8 @@
 //!   threads; a pool's beginning;
 //! - [`control`]: limits, trim, pins, streams' end; [`capture`]: graph captures;
 //! - [`blocks`]: what interposers ask: the block around an address, known streams;
+//! - [`tagged`]: tags with granules of their own; [`suspend`], [`resume`]: their memory taken away
+//!   and brought back; [`copier`]: contents on their way to host memory and back;
 //! - [`share`]: peers, exports and imports; [`loss`]: a context that is gone;
 //! - [`stats`], [`report`]: the accounts, leaks, what an out-of-memory error says;
 //! - [`buffers`]: sets of buffers of one size;
@@ -33,6 +35,7 @@ pub mod buffers;
 pub mod cache;
 pub mod capture;
 pub mod control;
+pub mod copier;
 pub mod core;
 pub mod devices;
 pub mod grow;
@@ -45,6 +48,7 @@ pub mod record;
 pub mod regions;
 pub mod registry;
 pub mod report;
+pub mod resume;
 #[cfg(all(test, shuttle))]
 mod schedules;
 pub mod settle;
@@ -53,6 +57,8 @@ pub mod slots;
 pub mod slow;
 pub mod start;
 pub mod stats;
+pub mod suspend;
+pub mod tagged;
 pub mod window;
 pub mod wipes;
 pub mod world;

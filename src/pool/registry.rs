@@ -75,7 +75,8 @@ fn registry() -> MutexGuard<'static, Registry> {
 
 // ---- threads -----------------------------------------------------------------------------
 
-/// This thread's cache with its hot path open, made at the thread's first operation.
+/// This thread's cache with its hot path open, made at the thread's first operation. Under a
+/// suspendable tag the hot path stays closed.
 pub fn enrol() -> Result<*mut ThreadCache> {
     // Read before the world is checked: a shutdown in between makes it stale at once.
     let epoch = cache::EPOCH.load(Ordering::Acquire);
@@ -100,7 +101,9 @@ pub fn enrol() -> Result<*mut ThreadCache> {
     }
     // SAFETY: this thread's own registered cache; the word is an atomic.
     unsafe {
-        (*cache).epoch.store(epoch, Ordering::Release);
+        // Blocks of a suspendable tag come from other places than a thread's caches.
+        let apart = super::tagged::is_declared((*cache).tag);
+        (*cache).epoch.store(if apart { 0 } else { epoch }, Ordering::Release);
     }
     Ok(cache)
 }
@@ -124,8 +127,14 @@ fn forget_lost(registry: &mut Registry, cache: *mut ThreadCache) {
 /// Sets the tag of this thread's blocks from now on; answers the old one.
 pub fn set_tag(tag: u32) -> Result<u32> {
     let thread = enrol()?;
-    // SAFETY: this thread's own cache; the owner alone uses the field.
-    Ok(unsafe { std::mem::replace(&mut (*thread).tag, tag) })
+    // SAFETY: this thread's own cache; the owner alone uses the field, and the epoch is an atomic.
+    unsafe {
+        let old = std::mem::replace(&mut (*thread).tag, tag);
+        if super::tagged::is_declared(tag) {
+            (*thread).epoch.store(0, Ordering::Release);
+        }
+        Ok(old)
+    }
 }
 
 /// A thread ends: everything it cached goes back.
@@ -410,9 +419,10 @@ pub(super) fn end(id: u64) -> Result<()> {
     retry_given();
     let shared = pool(id)?;
     // A repeated end has nothing to report: its pool takes no calls.
-    if let Ok(ready) =
-        shared.with_core(id, |core| core.without_captures().map(|()| core.settings.clone()))
-    {
+    let ready = |core: &mut Core| {
+        core.without_captures().and_then(|()| core.check_settled()).map(|()| core.settings.clone())
+    };
+    if let Ok(ready) = shared.with_core(id, ready) {
         let settings = ready?;
         if settings.wipes() {
             // What overwrites freed memory was queued by the pool; the caller cannot wait for it.
@@ -436,6 +446,7 @@ pub(super) fn end(id: u64) -> Result<()> {
         return Err(invalid_pool());
     };
     core.without_captures()?;
+    core.check_settled()?;
     keeper::forget(id);
     let captures = core.open_captures();
     core.ending = true;

@@ -34,6 +34,8 @@ pub struct Leak {
     pub bytes: usize,
     /// Its tag.
     pub tag: u8,
+    /// Whether its memory is taken away now.
+    pub suspended: bool,
     /// Its age in ms; 0 when blocks are not watched.
     pub age_ms: u64,
     /// Where it was allocated; empty when call sites are not kept.
@@ -93,12 +95,14 @@ impl Core {
                 address,
                 bytes: record.map(|r| r.bytes).or(requested).unwrap_or(rounded),
                 tag: tag & !SPECIAL,
+                suspended: self.heap.is_asleep(self.ground_at(address)),
                 age_ms: record.map_or(0, |r| r.at.elapsed().as_millis() as u64),
                 site: record.and_then(|r| r.backtrace.as_ref()).map_or(String::new(), site),
             });
         });
         self.each_import(|address, bytes| {
-            leaks.push(Leak { address, bytes, tag: 1, age_ms: 0, site: "imported".to_owned() });
+            let site = "imported".to_owned();
+            leaks.push(Leak { address, bytes, tag: 1, suspended: false, age_ms: 0, site });
         });
         leaks.sort_by_key(|l| l.address);
         leaks
@@ -152,14 +156,16 @@ pub fn print_leaks(id: u64, how: Leaks, when: &str) {
         return;
     }
     let mut text = format!("forebay: {head}\n");
-    let mut tags: std::collections::BTreeMap<u8, (u64, u64)> = Default::default();
+    let mut tags: std::collections::BTreeMap<(u8, bool), (u64, u64)> = Default::default();
     for leak in &leaks {
-        let entry = tags.entry(leak.tag).or_default();
+        let entry = tags.entry((leak.tag, leak.suspended)).or_default();
         entry.0 += leak.bytes as u64;
         entry.1 += 1;
     }
-    for (tag, (bytes, count)) in tags {
-        writeln!(text, "forebay:   {}: {count} x, {}", tag_name(tag), human(bytes))
+    let asleep = |suspended: bool| if suspended { ", suspended" } else { "" };
+    for ((tag, suspended), (bytes, count)) in tags {
+        let (name, asleep) = (tag_name(tag), asleep(suspended));
+        writeln!(text, "forebay:   {name}: {count} x, {}{asleep}", human(bytes))
             .expect("strings take text");
     }
     if how == Leaks::Full {
@@ -171,10 +177,11 @@ pub fn print_leaks(id: u64, how: Leaks, when: &str) {
             };
             writeln!(
                 text,
-                "forebay:   {:#x}: {} bytes, {}, {} ms old, {site}",
+                "forebay:   {:#x}: {} bytes, {}{}, {} ms old, {site}",
                 leak.address,
                 leak.bytes,
                 tag_name(leak.tag),
+                asleep(leak.suspended),
                 leak.age_ms
             )
             .expect("strings take text");
@@ -218,7 +225,9 @@ pub fn out_of_memory(core: &mut Core, bytes: usize, refusal: Refusal) -> String 
             "; no address range is long enough, or the tables of slots are full".to_owned()
         }
         Refusal::Driver(error) => format!("; {error}"),
-        Refusal::Stale | Refusal::Capturing(_) | Refusal::Reused(_) => String::new(),
+        Refusal::Stale | Refusal::Capturing(_) | Refusal::Reused(_) | Refusal::Asleep(_) => {
+            String::new()
+        }
     });
     text
 }
@@ -259,7 +268,7 @@ impl Pool {
 }
 
 /// The accounts by name, in the header's order.
-pub fn stats_fields(s: &super::stats::Stats) -> [(&'static str, u64); 28] {
+pub fn stats_fields(s: &super::stats::Stats) -> [(&'static str, u64); 30] {
     let calls = s.calls;
     [
         ("live_bytes", s.live_bytes),
@@ -290,6 +299,8 @@ pub fn stats_fields(s: &super::stats::Stats) -> [(&'static str, u64); 28] {
         ("oom_count", s.out_of_memory),
         ("stranded_pages", s.stranded_pages),
         ("unmapped_stock_bytes", s.stock_bytes),
+        ("suspended_bytes", s.suspended_bytes),
+        ("suspended_host_bytes", s.suspended_host_bytes),
     ]
 }
 

@@ -184,6 +184,7 @@ impl Core {
     /// says what the export would be.
     fn export(&mut self, address: usize, room: Option<usize>) -> Result<Export> {
         self.check_context()?;
+        self.check_awake(address)?;
         let (node, granule, len) = match self.locate(address)? {
             Located::Extent { node } => self.whole_granules(node).ok_or_else(|| {
                 let page = self.vmem.granule();

@@ -100,7 +100,7 @@ impl Core {
         let (off, len, _) = self.heap.block(node);
         match self.slabs.open(&mut self.marks, node, (off, len), lane, class) {
             Some(_) => {
-                if self.lanes.is_capture(lane) {
+                if self.lanes.is_capture(lane) || self.tagged.is_lane(lane) {
                     (off..off + len).for_each(|quantum| self.marks.hold(quantum));
                 }
                 Ok(())
@@ -118,7 +118,7 @@ impl Core {
         let (_, len, _) = self.heap.block(node);
         let stamp = match lane {
             // It was given passed pieces only.
-            lane if lane == self.sync => Stamp::CLEAN,
+            lane if lane == self.sync || self.tagged.is_lane(lane) => Stamp::CLEAN,
             lane => self.lanes.stamp(lane, u64::from(len) << QUANTUM_SHIFT),
         };
         self.heap.free(node, stamp, &self.lanes);
@@ -280,14 +280,14 @@ impl Core {
 
     /// Puts a slot that is free for its slab's lane into its slab; closes an empty slab.
     pub(super) fn give(&mut self, round: Round) {
+        if self.tagged.in_transit() && self.give_later(round) {
+            return;
+        }
         let Some(empty) = self.slabs.give(round) else { return };
         let bytes = u64::from(self.slabs.slab(empty).quanta) << QUANTUM_SHIFT;
         let (node, lane) = self.slabs.close(&mut self.marks, empty);
-        let stamp = if lane == self.sync || lane == self.orphans {
-            Stamp::CLEAN
-        } else {
-            self.lanes.stamp(lane, bytes)
-        };
-        self.heap.free(node, stamp, &self.lanes);
+        let clean = [self.sync, self.orphans].contains(&lane) || self.tagged.is_lane(lane);
+        let stamp = if clean { Stamp::CLEAN } else { self.lanes.stamp(lane, bytes) };
+        self.return_block(node, stamp);
     }
 }

@@ -179,6 +179,7 @@ fn alloc_from(found: Found, bytes: usize, align: usize, stream: u64) -> Result<O
             core.check_lane(cache.id as LaneId)?;
         }
         let address = match class.filter(|_| bytes <= SLOT_MAX) {
+            class if core.tagged.has(tag) => core.take_tagged(cache, class, (bytes, align), tag)?,
             Some(class) => {
                 let round = core.take_slot(cache, class)?;
                 hand_out(core, cache, class, round, bytes, tag)
@@ -209,7 +210,7 @@ fn key_pool(key: u64, stream: u64) -> u64 {
     (key ^ stream) >> super::HANDLE_SHIFT
 }
 
-fn hand_out(
+pub(super) fn hand_out(
     core: &Core,
     cache: &LaneCache,
     class: usize,
@@ -422,6 +423,10 @@ impl Core {
                 frees.store(frees.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
                 let bytes = slot_bytes(class);
                 let side = self.end_special(address, bytes, mark);
+                if self.tagged.is_away(self.tagged.of_lane(owner)) {
+                    self.free_away((address, bytes), Place::Slot(round), (lane, lane), &side);
+                    return Ok(());
+                }
                 if mark & SPECIAL != 0 && self.shares.is_lent(address) {
                     let stamp = self.free_stamp(lane, owner, &side.uses, bytes as u64);
                     self.hold_exported_slot(address, bytes as u64, stamp);
@@ -457,6 +462,13 @@ impl Core {
         let (_, len, _) = self.heap.block(node);
         let bytes = (len as usize) << QUANTUM_SHIFT;
         let side = self.end_special(address, bytes, extent.tag);
+        // The orphans' lane is never a capture's.
+        let own = extent.captive || !self.lanes.is_capture(extent.lane);
+        let owner = if own { extent.lane } else { self.orphans };
+        if self.tagged.is_away(self.heap.ground_of(node)) {
+            self.free_away((address, bytes), Place::Extent(node), (lane, owner), &side);
+            return;
+        }
         // Who imports an exported block uses it until the export is closed.
         let lent = self.shares.is_lent(address);
         let ordered = self.orders_wipe(lane, &side, asked);
@@ -465,9 +477,6 @@ impl Core {
             self.free_extent(node, crate::stream::Stamp::CLEAN);
             return;
         }
-        // The orphans' lane is never a capture's.
-        let own = extent.captive || !self.lanes.is_capture(extent.lane);
-        let owner = if own { extent.lane } else { self.orphans };
         let stamp = self.free_stamp(lane, owner, &side.uses, bytes as u64);
         if wiped {
             self.free_extent(node, stamp);
@@ -491,6 +500,19 @@ impl Core {
         let lane = cache.id as LaneId;
         let bytes = slot_bytes(class) as u64;
         let captured = self.crosses_capture(lane, owner);
+        if self.tagged.is_lane(owner) {
+            // Its slabs' free slots are clean, and no cache keeps them.
+            let stamp = match mode {
+                FreeMode::Sync if side.uses.is_empty() => crate::stream::Stamp::CLEAN,
+                _ => self.free_stamp(lane, lane, &side.uses, bytes),
+            };
+            if self.lanes.passed(stamp) {
+                self.give(round);
+            } else {
+                self.wait_for(stamp, round, bytes);
+            }
+            return;
+        }
         if !side.uses.is_empty() || captured {
             let stamp = self.free_stamp(lane, owner, &side.uses, bytes);
             if self.lanes.passed(stamp) {
@@ -530,7 +552,8 @@ impl Core {
                 self.record_lane(lane);
                 self.settle();
             }
-        } else if self.lanes.active() > 3 && (bytes >= LARGE || dirty >= GATHERED || count >= COUNT)
+        } else if self.lanes.active() - self.tagged.lanes() > 3
+            && (bytes >= LARGE || dirty >= GATHERED || count >= COUNT)
         {
             self.record_lane(lane);
         }

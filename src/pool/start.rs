@@ -113,6 +113,7 @@ fn core_over(
         shares: super::share::Shares::default(),
         unwiped: Vec::new(),
         demand: super::ahead::Demand::default(),
+        tagged: super::tagged::Tagged::default(),
         misses: 1 << 32,
         flushed_at: 0,
         pressed_at: 0,

@@ -4,7 +4,8 @@
 //! thread allocates or frees: **live** (rounded), **cached** (free slots anywhere), **pending**
 //! (freed, fence not seen passed), **trapped** (clean, in granules that something holds),
 //! **idle** (clean whole granules), **other** (stock, stranded, imported, and what is freed while
-//! an export of it is open). Cost: a walk over free pieces and
+//! an export of it is open). **Suspended** are live blocks whose memory is given up for a while:
+//! they are no part of that sum. Cost: a walk over free pieces and
 //! caches; for people and reports.
 
 use super::Pool;
@@ -44,6 +45,8 @@ pub struct Stats {
     pub out_of_memory: u64,
     pub stranded_pages: u64,
     pub stock_bytes: u64,
+    pub suspended_bytes: u64,
+    pub suspended_host_bytes: u64,
     pub calls: Calls,
 }
 
@@ -119,13 +122,15 @@ impl Core {
     pub fn stats(&mut self) -> Stats {
         self.settle();
         let sums = self.slot_sums();
-        let slots_live = sums.live_bytes.max(0) as u64;
+        let away = self.tagged.away();
+        let slots_live = (sums.live_bytes.max(0) as u64).saturating_sub(away.slots);
         let counts = self.heap.counts();
         let account = self.heap.account(&self.lanes, self.sync);
         let granule = self.vmem.granule() as u64;
-        let extents = self.totals.extent_live_bytes;
+        let extents = self.totals.extent_live_bytes - away.extents;
         let held = self.shares.held_bytes();
-        let slabs = (counts.live_quanta << QUANTUM_SHIFT) - extents - held;
+        let blocks = (counts.live_quanta - counts.asleep_quanta) << QUANTUM_SHIFT;
+        let slabs = blocks.saturating_sub(extents + held);
         let slots_pending = self.pending_bytes + sums.waiting;
         let live = slots_live + extents;
         self.totals.peak_live_bytes = self.totals.peak_live_bytes.max(live);
@@ -135,7 +140,8 @@ impl Core {
         let live_slots = sums.allocs.saturating_sub(sums.frees);
         Stats {
             live_bytes: live,
-            requested_bytes: self.totals.extent_requested + scaled(&sums, slots_live),
+            requested_bytes: self.totals.extent_requested - away.requested
+                + scaled(&sums, slots_live),
             cached_bytes: slabs.saturating_sub(slots_live + slots_pending),
             pending_bytes: slots_pending + (account.pending << QUANTUM_SHIFT),
             trapped_bytes: account.trapped << QUANTUM_SHIFT,
@@ -157,13 +163,17 @@ impl Core {
             out_of_memory: self.totals.out_of_memory,
             stranded_pages: stuck + self.vmem.stuck_imports() as u64,
             stock_bytes: stock,
+            suspended_bytes: away.extents + away.slots,
+            suspended_host_bytes: away.host,
             calls: self.vmem.calls(),
         }
     }
 
     /// Samples the peak of live bytes.
     pub(super) fn note_peak_live(&mut self) {
-        let live = self.slot_sums().live_bytes.max(0) as u64 + self.totals.extent_live_bytes;
+        let all = self.slot_sums().live_bytes.max(0) as u64 + self.totals.extent_live_bytes;
+        let away = self.tagged.away();
+        let live = all.saturating_sub(away.extents + away.slots);
         self.totals.peak_live_bytes = self.totals.peak_live_bytes.max(live);
     }
 
@@ -171,14 +181,16 @@ impl Core {
     /// ask often and must not change what they watch.
     pub fn glance(&self) -> Glance {
         let sums = self.slot_sums();
-        let slots_live = sums.live_bytes.max(0) as u64;
-        let live = slots_live + self.totals.extent_live_bytes;
+        let away = self.tagged.away();
+        let slots_live = (sums.live_bytes.max(0) as u64).saturating_sub(away.slots);
+        let live = slots_live + self.totals.extent_live_bytes - away.extents;
         let granule = self.vmem.granule() as u64;
         let counts = self.heap.counts();
         let occupied = (counts.backed_granules - counts.idle_granules) * granule;
         Glance {
             live_bytes: live,
-            requested_bytes: self.totals.extent_requested + scaled(&sums, slots_live),
+            requested_bytes: self.totals.extent_requested - away.requested
+                + scaled(&sums, slots_live),
             live_blocks: sums.allocs.saturating_sub(sums.frees) + self.totals.extent_live,
             mapped_bytes: (self.vmem.pages() + self.vmem.imported_pages()) as u64 * granule,
             peak_mapped_bytes: self.totals.peak_pages as u64 * granule,

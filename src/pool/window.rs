@@ -58,6 +58,7 @@ impl Core {
     /// Opens an export of the live block at `address`. Its free then takes the slow path.
     fn open_window(&mut self, address: usize) -> Result<Window> {
         self.check_context()?;
+        self.check_awake(address)?;
         let place = match self.locate(address)? {
             Located::Slot { round, .. } => Place::Slot(round),
             Located::Extent { node } => Place::Extent(node),

@@ -25,13 +25,13 @@ pub const POISON: u8 = 0xde;
 /// A freed block whose contents are still there.
 #[derive(Clone, Copy, Debug)]
 pub struct Unwiped {
-    address: usize,
-    bytes: usize,
+    pub(super) address: usize,
+    pub(super) bytes: usize,
     /// What its free waits for.
-    stamp: Stamp,
+    pub(super) stamp: Stamp,
     /// Whether other streams may use it until that has passed.
-    used: bool,
-    place: Place,
+    pub(super) used: bool,
+    pub(super) place: Place,
 }
 
 /// Where a block goes back to.
@@ -164,7 +164,7 @@ impl Core {
     }
 
     /// Ends an extent for whoever asks by address, and in the accounts; the heap still has it.
-    fn forget_extent(&mut self, node: NodeId) {
+    pub(super) fn forget_extent(&mut self, node: NodeId) {
         let (off, len, _) = self.heap.block(node);
         let extent = super::core::Extent::from_word(self.heap.word(node));
         self.marks.set(off, Descriptor::None);
@@ -177,12 +177,12 @@ impl Core {
 
 impl Shares {
     /// Holds a freed block that is exported to nobody.
-    fn hold(&mut self, address: usize, bytes: u64) {
+    pub(super) fn hold(&mut self, address: usize, bytes: u64) {
         self.unwiped.insert(address);
         self.held_bytes += bytes;
     }
 
-    fn unhold(&mut self, address: usize, bytes: u64) {
+    pub(super) fn unhold(&mut self, address: usize, bytes: u64) {
         self.unwiped.remove(&address);
         self.held_bytes -= bytes;
     }

@@ -183,6 +183,28 @@ impl Vmem {
         }
     }
 
+    /// One past the last granule of the space that a granule lies in.
+    pub fn space_end(&self, granule: u32) -> u32 {
+        let space = self.space_of(granule);
+        space.first + (space.bytes / self.granule) as u32
+    }
+
+    /// Whether a page is mapped at a granule, stranded or not.
+    pub fn is_mapped(&self, granule: u32) -> bool {
+        self.mapped[granule as usize].is_some()
+    }
+
+    /// Whether a granule's page is mapped where it should not be.
+    pub fn is_stranded(&self, granule: u32) -> bool {
+        self.stranded.contains(&granule)
+    }
+
+    /// Says of a mapped granule that it should not be: [`Vmem::recover`] unmaps it.
+    pub fn strand(&mut self, granule: u32) {
+        debug_assert!(self.is_mapped(granule) && !self.is_stranded(granule));
+        self.stranded.push(granule);
+    }
+
     /// The address of a granule.
     pub fn address(&self, granule: u32) -> usize {
         let space = self.space_of(granule);

@@ -71,6 +71,31 @@ class Pools(unittest.TestCase):
             pool.set_limits(hard=128 * MIB)
             self.assertEqual(pool.alloc(65 * MIB).bytes, 65 * MIB)
 
+    def test_a_tags_memory_goes_and_comes_back(self):
+        with forebay.Pool(limit=64 * MIB) as pool:
+            pool.declare("sleepy")
+            with forebay.tag("sleepy"):
+                block, gone = pool.alloc(20 * MIB), pool.alloc(5000)
+            ctypes.memset(block.address, 0x5A, block.bytes)
+            told = pool.suspend("sleepy")
+            self.assertTrue(pool.is_suspended("sleepy"))
+            self.assertEqual((told.device_bytes, told.blocks), (22 * MIB, 2))
+            self.assertEqual(pool.stats().suspended_host_bytes, told.host_bytes)
+            gone.free()
+            hoard = pool.alloc(60 * MIB)
+            with self.assertRaises(forebay.OutOfMemoryError) as caught:
+                pool.resume("sleepy")
+            self.assertIn(f"{16 * MIB} bytes missing", str(caught.exception))
+            hoard.free()
+            self.assertEqual(pool.resume("sleepy").device_bytes, 20 * MIB)
+            self.assertEqual(ctypes.string_at(block.address, MIB), b"\x5a" * MIB)
+            self.assertEqual(pool.suspend("sleepy", level="discard").host_bytes, 0)
+            with self.assertRaises(forebay.Error), forebay.tag("sleepy"):
+                pool.alloc(100)
+            for wrong in (lambda: pool.suspend("sleepy", level="x"), lambda: pool.suspend("none")):
+                with self.assertRaises((ValueError, forebay.Error)):
+                    wrong()
+
     def test_the_callback_before_an_allocation_fails_may_free(self):
         with forebay.Pool(limit=64 * MIB) as pool:
             held = [pool.alloc(60 * MIB)]

@@ -32,6 +32,8 @@ mod resets;
 mod retired;
 #[path = "cuda/streams.rs"]
 mod streams;
+#[path = "cuda/suspend.rs"]
+mod suspend;
 #[path = "cuda/torch.rs"]
 mod torch;
 
@@ -84,6 +86,7 @@ fn child_process() {
         resets::run,
         retired::run,
         streams::run,
+        suspend::run,
         torch::run,
     ];
     assert!(sections.iter().any(|run| run(&name)), "no scenario {name}");

@@ -18,7 +18,7 @@ class Shown(unittest.TestCase):
     maxDiff = None
 
     def test_the_start_and_the_history(self):
-        start, history, _ = blocks("docs/pytorch.md")
+        start, history, *_ = blocks("docs/pytorch.md")
         self.assertEqual(len([line for line in start.splitlines() if line]), 5)
         self.assertIn(start, blocks("README.md"))
         with tempfile.TemporaryDirectory() as folder:
@@ -32,6 +32,13 @@ class Shown(unittest.TestCase):
         code = "import forebay, forebay.torch, torch\n" + shown
         run = run_python(code + "print(forebay.owns(x.data_ptr()), len(pool.snapshot()))")
         self.assertEqual((run.stdout, run.stderr, run.returncode), ("True 1\n", "", 0))
+
+    def test_the_tensors_that_sleep(self):
+        code = "import forebay, forebay.torch, torch\n" + blocks("docs/pytorch.md")[3]
+        asleep = code.replace("# the device's", "print(forebay.torch.is_asleep('kv'))\n#")
+        told = "print(float(weights.cpu().sum()), forebay.torch.is_asleep('kv'))"
+        run = run_python(asleep + told)
+        self.assertEqual((run.stdout, run.stderr, run.returncode), ("True\n1048576.0 False\n", "", 0))
 
 
 if __name__ == "__main__":

@@ -43,6 +43,16 @@ class CStats(c.Structure):
         "frees", "driver_calls", "pages_created", "pages_released", "pages_moved", "map_calls",
         "unmap_calls", "set_access_calls", "gathers", "fences_recorded", "oom_count",
         "stranded_pages", "unmapped_stock_bytes", "host_live_bytes", "host_mapped_bytes",
+        "suspended_bytes", "suspended_host_bytes",
+    )  # fmt: skip
+    _fields_ = [("struct_size", c.c_size_t)] + [(name, c.c_uint64) for name in NAMES]
+
+
+class CSuspendReport(c.Structure):
+    """``forebay_suspend_report``: every field after the first is an unsigned 64-bit number."""
+
+    NAMES = (
+        "device_bytes", "host_bytes", "kept_bytes", "stuck_bytes", "missing_bytes", "blocks",
     )  # fmt: skip
     _fields_ = [("struct_size", c.c_size_t)] + [(name, c.c_uint64) for name in NAMES]
 
@@ -117,6 +127,14 @@ _ARGUMENTS: dict[str, list[Any]] = {
     "forebay_tag_create": [c.c_char_p, c.POINTER(c.c_uint32)],
     "forebay_tag_set": [c.c_uint32, c.POINTER(c.c_uint32)],
     "forebay_tag_bytes": [c.c_void_p, c.c_uint32, c.POINTER(c.c_uint64)],
+    "forebay_tag_suspendable": [c.c_void_p, c.c_uint32],
+    "forebay_tag_is_suspended": [c.c_void_p, c.c_uint32, c.POINTER(c.c_bool)],
+    "forebay_suspend": [
+        c.c_void_p, c.POINTER(c.c_uint32), c.c_size_t, c.c_uint32, c.POINTER(CSuspendReport),
+    ],
+    "forebay_resume": [
+        c.c_void_p, c.POINTER(c.c_uint32), c.c_size_t, c.POINTER(CSuspendReport),
+    ],
     "forebay_stream_retire": [c.c_void_p],
 }
 

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Optional
 
 from ._errors import check
-from ._library import LIB, OOM, VISIT, COptions, CStats
+from ._library import LIB, OOM, VISIT, COptions, CStats, CSuspendReport
 
 _CHOICES: dict[str, dict[Any, int]] = {
     "free": {"deferred": 1, "sync": 2, "stream": 3},
@@ -37,7 +37,7 @@ class Stats:
     """A pool's accounts, in bytes unless the name says otherwise.
 
     live, cached, pending, trapped, idle and other are disjoint; their sum is ``mapped_bytes``
-    while no other thread allocates or frees.
+    while no other thread allocates or frees. Suspended blocks are no part of it.
     """
 
     live_bytes: int
@@ -70,6 +70,26 @@ class Stats:
     unmapped_stock_bytes: int
     host_live_bytes: int
     host_mapped_bytes: int
+    suspended_bytes: int
+    suspended_host_bytes: int
+
+
+@dataclass(frozen=True)
+class SuspendReport:
+    """What :meth:`Pool.suspend` or :meth:`Pool.resume` did, in bytes.
+
+    ``device_bytes`` went back to the device, or were taken from it again; ``host_bytes`` of contents
+    are in host memory afterwards; ``kept_bytes`` of the tags' blocks stay on the device, since they
+    were allocated before their tag was declared; ``stuck_bytes`` the driver keeps for now;
+    ``blocks`` are suspended, or were.
+    """
+
+    device_bytes: int
+    host_bytes: int
+    kept_bytes: int
+    stuck_bytes: int
+    missing_bytes: int
+    blocks: int
 
 
 @dataclass(frozen=True)
@@ -219,6 +239,42 @@ class Pool:
         check(LIB.forebay_tag_bytes(self._live(), tag, c.byref(bytes)))
         return bytes.value
 
+    def declare(self, *tags: str) -> None:
+        """Makes tags suspendable: what is allocated under them from now on has pages of its own.
+        Again is fine."""
+        for name in tags:
+            check(LIB.forebay_tag_suspendable(self._live(), tag_number(name)))
+
+    def suspend(self, *tags: str, level: str = "offload") -> SuspendReport:
+        """Gives the memory of tags back to the device. Blocks keep their addresses; nothing may use
+        them until :meth:`resume`, but they may be freed. All of the tags or none.
+
+        :param level: "offload" keeps contents in host memory, "discard" drops them.
+        """
+        if level not in _LEVELS:
+            raise ValueError(f"level is one of {sorted(_LEVELS)}, not {level!r}")
+        numbers, report = _tag_numbers(tags), _suspend_report()
+        check(
+            LIB.forebay_suspend(
+                self._live(), numbers, len(tags), _LEVELS[level], c.byref(report)
+            )
+        )
+        return _suspended(report)
+
+    def resume(self, *tags: str) -> SuspendReport:
+        """Brings the memory of tags back at the same addresses, with the contents that were kept.
+        Raises :class:`OutOfMemoryError` where the device has too little: everything is suspended
+        still then, and the text says how much is missing."""
+        numbers, report = _tag_numbers(tags), _suspend_report()
+        check(LIB.forebay_resume(self._live(), numbers, len(tags), c.byref(report)))
+        return _suspended(report)
+
+    def is_suspended(self, tag: str) -> bool:
+        """Whether a tag is suspended now."""
+        answer = c.c_bool()
+        check(LIB.forebay_tag_is_suspended(self._live(), tag_number(tag), c.byref(answer)))
+        return answer.value
+
     def on_out_of_memory(self, callback: Optional[Callable[[int], bool]]) -> None:
         """Calls ``callback(bytes)`` before an allocation fails; true means: try again. An
         exception in it counts as false."""
@@ -303,6 +359,23 @@ def tag(name: str) -> Iterator[int]:
         yield number
     finally:
         check(LIB.forebay_tag_set(before.value, None))
+
+
+_LEVELS = {"offload": 0, "discard": 1}
+
+
+def _tag_numbers(names: tuple[str, ...]) -> Any:
+    return (c.c_uint32 * len(names))(*(tag_number(name) for name in names))
+
+
+def _suspend_report() -> CSuspendReport:
+    report = CSuspendReport()
+    report.struct_size = c.sizeof(CSuspendReport)
+    return report
+
+
+def _suspended(report: CSuspendReport) -> SuspendReport:
+    return SuspendReport(**{name: getattr(report, name) for name in CSuspendReport.NAMES})
 
 
 def _size(value: int) -> int:

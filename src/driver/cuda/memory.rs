@@ -422,10 +422,9 @@ impl CudaDriver {
 
     /// Page-locked host memory that all contexts can copy from and to, and whose device address
     /// is its own.
-    pub(super) fn allocate_host(&self, bytes: usize) -> DriverResult<usize> {
+    pub(super) fn allocate_host(&self, call: Call, bytes: usize) -> DriverResult<usize> {
         const PORTABLE: u32 = 1;
         const DEVICE_MAP: u32 = 2;
-        let call = Call::AllocPlain;
         let inside = self.contexts.enter(call, true)?;
         let mut address = std::ptr::null_mut();
         let flags = PORTABLE | DEVICE_MAP;
@@ -434,8 +433,7 @@ impl CudaDriver {
         Ok(address.expose_provenance())
     }
 
-    pub(super) fn release_host(&self, address: usize) -> DriverResult<()> {
-        let call = Call::FreePlain;
+    pub(super) fn release_host(&self, call: Call, address: usize) -> DriverResult<()> {
         let inside = self.contexts.enter(call, true)?;
         let address = std::ptr::with_exposed_provenance_mut(address);
         // SAFETY: CUDA checks the address; the caller has no use for it any more.

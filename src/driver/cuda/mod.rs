@@ -279,6 +279,14 @@ impl Driver for CudaDriver {
         given_back(self.release_plain(address))
     }
 
+    fn host_alloc(&self, bytes: usize) -> DriverResult<usize> {
+        self.allocate_host(Call::HostAlloc, bytes)
+    }
+
+    fn host_free(&self, address: usize) -> DriverResult<()> {
+        given_back(self.release_host(Call::HostFree, address))
+    }
+
     fn stream_create(&self) -> DriverResult<StreamHandle> {
         self.make_stream()
     }

@@ -89,11 +89,11 @@ impl Driver for PinnedDriver {
     }
 
     fn alloc_plain(&self, bytes: usize) -> DriverResult<usize> {
-        self.device.allocate_host(bytes)
+        self.device.allocate_host(Call::AllocPlain, bytes)
     }
 
     fn free_plain(&self, address: usize) -> DriverResult<()> {
-        super::given_back(self.device.release_host(address))
+        super::given_back(self.device.release_host(Call::FreePlain, address))
     }
 
     fn stream_create(&self) -> DriverResult<StreamHandle> {

@@ -40,8 +40,10 @@ pub(super) struct Tables {
     pub(super) lent: Vec<(usize, usize)>,
     pub(super) space: Space,
     plain: BTreeMap<usize, usize>,
+    /// What [`super::staging`] gave out: address to length.
+    pub(super) host: BTreeMap<usize, usize>,
     ranges: Ranges,
-    spare: Spare,
+    pub(super) spare: Spare,
     pub(super) file_bytes: usize,
     page_bytes: usize,
     plain_bytes: usize,
@@ -53,7 +55,7 @@ pub(super) fn fail<T>(call: Call, code: Code) -> DriverResult<T> {
 }
 
 /// What an error number means where the only scarce thing is the number of mappings.
-fn mapping_error(call: Call, errno: Errno) -> DriverError {
+pub(super) fn mapping_error(call: Call, errno: Errno) -> DriverError {
     error(call, errno, Code::MappingLimit)
 }
 
@@ -121,6 +123,8 @@ impl Memory {
         (census.reservations, census.reserved_bytes) = tables.space.reserved();
         census.plain_allocs = tables.plain.len();
         census.plain_bytes = tables.plain_bytes;
+        census.host_allocs = tables.host.len();
+        census.host_bytes = tables.host.values().sum();
         census.fds = 1 + census.imported_pages;
     }
 
@@ -394,6 +398,7 @@ impl Tables {
             lent: Vec::new(),
             space: Space::new(granularity),
             plain: BTreeMap::new(),
+            host: BTreeMap::new(),
             ranges: Ranges::default(),
             spare: Spare::default(),
             file_bytes: 0,
@@ -464,7 +469,8 @@ impl Drop for Memory {
     fn drop(&mut self) {
         let tables = self.tables.get_mut().unwrap_or_else(PoisonError::into_inner);
         let reserved = tables.space.raw_ranges();
-        for (address, bytes) in reserved.chain(tables.plain.iter().map(|(&a, &b)| (a, b))) {
+        let plain = tables.plain.iter().chain(&tables.host).map(|(&a, &b)| (a, b));
+        for (address, bytes) in reserved.chain(plain) {
             // SAFETY: the range is ours, and no call can use it: `self` is going away.
             if let Err(errno) = unsafe { sys::free(address, bytes) } {
                 tracing::warn!(errno, bytes, "address space was not given back");

@@ -23,6 +23,7 @@ mod ranges;
 mod share;
 mod space;
 mod spare;
+mod staging;
 mod streams;
 mod sys;
 #[cfg(test)]
@@ -115,6 +116,10 @@ pub struct Census {
     pub plain_allocs: usize,
     /// Bytes of those, each rounded up to the CPU's page.
     pub plain_bytes: usize,
+    /// Allocations that stand for page-locked host memory (they are not locked).
+    pub host_allocs: usize,
+    /// Bytes of those, each rounded up to the CPU's page.
+    pub host_bytes: usize,
     /// Streams created and not gone; the default stream does not count. A destroyed
     /// stream counts until its work is done.
     pub streams: usize,
@@ -344,6 +349,14 @@ impl Driver for HostDriver {
     fn free_plain(&self, address: usize) -> DriverResult<()> {
         self.streams.quiesce();
         self.memory.free_plain(address)
+    }
+
+    fn host_alloc(&self, bytes: usize) -> DriverResult<usize> {
+        self.memory.host_alloc(bytes)
+    }
+
+    fn host_free(&self, address: usize) -> DriverResult<()> {
+        self.memory.host_free(address)
     }
 
     fn stream_create(&self) -> DriverResult<StreamHandle> {

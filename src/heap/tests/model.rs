@@ -342,7 +342,7 @@ impl Pair {
                 Kind::Gap => Cell::Unbacked,
                 Kind::Stranded => Cell::Stranded,
                 Kind::Live => Cell::Live(node),
-                Kind::Guard | Kind::Foreign => unreachable!("the model keeps none"),
+                Kind::Guard | Kind::Foreign | Kind::Border => unreachable!("the model keeps none"),
                 Kind::Free | Kind::Wall => Cell::Free(heap.nodes.stamp(node)),
             };
             cells.extend(std::iter::repeat_n(cell, n.len as usize));
@@ -372,6 +372,7 @@ impl Pair {
             backed_granules: granules().filter(backed).count() as u64,
             idle_granules: idle as u64,
             stranded_granules: granules().filter(|g| g[0] == Cell::Stranded).count() as u64,
+            asleep_quanta: 0,
         };
         assert_eq!(self.bench.heap.counts(), counts);
         let held = (counts.backed_granules - counts.idle_granules) * u64::from(PER);

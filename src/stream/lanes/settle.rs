@@ -6,7 +6,7 @@
 
 use super::Lanes;
 use crate::driver::{Driver, DriverResult};
-use crate::stream::LaneId;
+use crate::stream::{JOIN, LaneId, Stamp};
 
 impl Lanes {
     /// Looks which fences have passed. Answers whether any did. A query that fails is
@@ -75,6 +75,27 @@ impl Lanes {
             }
         }
         Ok(true)
+    }
+
+    /// Whether some work behind `stamp` that has not passed is a stream's own; else it has passed,
+    /// or graphs alone stand behind it, which pass when they are gone.
+    pub fn awaits_stream(&self, stamp: Stamp) -> bool {
+        let own = |part: Stamp| !self.passed(part) && !self.is_capture(part.lane);
+        match stamp.lane {
+            _ if self.passed(stamp) => false,
+            JOIN => self.joins.get(&stamp.seq).is_some_and(|parts| parts.iter().any(|&p| own(p))),
+            _ => own(stamp),
+        }
+    }
+
+    /// Whether a graph stands behind `stamp` that is not gone.
+    pub fn awaits_graph(&self, stamp: Stamp) -> bool {
+        let own = |part: Stamp| !self.passed(part) && self.is_capture(part.lane);
+        match stamp.lane {
+            _ if self.passed(stamp) => false,
+            JOIN => self.joins.get(&stamp.seq).is_some_and(|parts| parts.iter().any(|&p| own(p))),
+            _ => own(stamp),
+        }
     }
 
     fn pass_front(&mut self, lane: LaneId) {

@@ -33,6 +33,7 @@ const ALLOWED: &[(&str, &str)] = &[
     ("src/pool/cache.rs", "a thread's magazines, reached through its own pointer"),
     ("src/pool/hot.rs", "the hot path: magazines and live marks without a lock"),
     ("src/pool/mod.rs", "calls into the hot path with its own locals"),
+    ("src/pool/copier.rs", "bytes of page-locked memory, moved by the CPU"),
     ("src/pool/core.rs", "the list of caches crosses threads with its lock"),
     ("src/pool/control.rs", "the owner's unmap callback, a C function pointer"),
     ("src/pool/keeper.rs", "the thread's signal mask"),

@@ -17,6 +17,7 @@ or, with all of PyTorch's own allocator on top::
 from .._pool import tag
 from ._history import dump_snapshot, record_memory_history, snapshot
 from ._hooks import is_replaced, make_pool, pool, replace, retire_stream, use
+from ._sleep import declare, is_asleep, sleep, wake
 from ._stats import (
     device_pool,
     empty_cache,
@@ -32,9 +33,11 @@ from ._stats import (
 )
 
 __all__ = [
+    "declare",
     "device_pool",
     "dump_snapshot",
     "empty_cache",
+    "is_asleep",
     "is_replaced",
     "make_pool",
     "max_memory_allocated",
@@ -49,8 +52,10 @@ __all__ = [
     "replace",
     "reset_peak_memory_stats",
     "retire_stream",
+    "sleep",
     "snapshot",
     "tag",
     "tag_bytes",
     "use",
+    "wake",
 ]

@@ -1,0 +1,116 @@
+//! What is refused, by name, and that a refusal changes nothing.
+
+use super::*;
+use forebay::pool::share::close_export;
+
+#[test]
+fn pinned_and_exported_blocks_refuse_the_suspend_by_name() {
+    let mut g = Ground::new(64, 2, |_| {});
+    let (kv, other) = (g.tags[0], g.tags[1]);
+    let block = g.alloc(kv, 6 * GRANULE, 0).expect("room");
+    let small = g.alloc(kv, 700, 0).expect("room");
+    let elsewhere = g.alloc(other, GRANULE, 0).expect("room");
+    g.pool.pin(elsewhere.address).expect("live");
+    for pinned in [block, small] {
+        g.pool.pin(pinned.address).expect("live");
+        let (status, text) = told(g.pool.suspend(&[kv], Level::Offload));
+        let name = format!("{:#x}", pinned.address);
+        assert_eq!(status, Status::Busy);
+        assert!(has(&text, &[&name, "suspendable 0", "pinned"]), "{text}");
+        block.check();
+        g.pool.unpin(pinned.address).expect("pinned");
+    }
+    let export = g.pool.export(block.address).expect("whole pages");
+    let (status, text) = told(g.pool.suspend(&[kv], Level::Discard));
+    assert_eq!(status, Status::Busy);
+    assert!(has(&text, &[&format!("{:#x}", block.address), "exported"]), "{text}");
+    // Freed, and its pages still out.
+    g.free(block);
+    let (_, text) = told(g.pool.suspend(&[kv], Level::Discard));
+    assert!(has(&text, &["exported"]), "{text}");
+    close_export(export.id).expect("open");
+    let window = g.pool.open_export(small.address).expect("live");
+    let (_, text) = told(g.pool.suspend(&[kv], Level::Discard));
+    assert!(has(&text, &[&format!("{:#x}", small.address), "exported"]), "{text}");
+    close_export(window.id).expect("open");
+    // The other tag's pin is nobody else's affair.
+    g.suspend(&[kv]);
+    let (_, text) = told(g.pool.suspend(&[kv, other], Level::Offload));
+    assert!(has(&text, &[&format!("{:#x}", elsewhere.address)]), "{text}");
+    g.resume(&[kv]);
+    small.check();
+    g.free(small);
+    g.free(elsewhere);
+    drop(export);
+    g.driver.inner().run_all();
+    g.end(&[]);
+}
+
+#[test]
+fn what_needs_the_memory_is_refused_while_it_is_away() {
+    let mut g = Ground::new(64, 1, |_| {});
+    let kv = g.tags[0];
+    let block = g.alloc(kv, 2 * GRANULE, 0).expect("room");
+    g.suspend(&[kv]);
+    let pool = &g.pool;
+    for (status, text) in [
+        told(under(kv, || pool.alloc(100, 0))),
+        told(under(kv, || pool.alloc(3 * GRANULE, 0))),
+        told(pool.pin(block.address)),
+        told(pool.export(block.address)),
+        told(pool.open_export(block.address)),
+    ] {
+        assert_eq!(status, Status::Busy);
+        assert!(has(&text, &["suspendable 0", "suspended", "resume"]), "{text}");
+    }
+    // What does not, is not.
+    assert_eq!(pool.usable_size(block.address).expect("live"), 2 * GRANULE);
+    pool.record_use(block.address, 0).expect("live");
+    assert!(pool.block_around(block.address + 9).is_ok());
+    pool.alloc(3 * GRANULE, 0).and_then(|address| pool.dealloc(address, 0)).expect("untagged");
+    g.resume(&[kv]);
+    block.check();
+    let more = g.alloc(kv, 100, 0).expect("awake");
+    g.free(more);
+    g.free(block);
+    g.end(&[]);
+}
+
+#[test]
+fn tags_that_are_none_are_refused() {
+    let g = Ground::new(16, 1, |_| {});
+    let (declared, other) = (g.tags[0], tag(3));
+    for bad in [0, 1, 126, 127] {
+        let (status, _) = told(g.pool.declare_suspendable(bad));
+        assert_eq!(status, Status::InvalidArgument, "{bad}");
+    }
+    let (status, text) = told(g.pool.suspend(&[declared, other], Level::Offload));
+    assert_eq!(status, Status::InvalidArgument);
+    assert!(has(&text, &["suspendable 3", "not suspendable"]), "{text}");
+    assert!(!g.pool.is_suspended(declared).expect("alive"), "all or none");
+    let (status, _) = told(g.pool.resume(&[other], &mut Report::default()));
+    assert_eq!(status, Status::InvalidArgument);
+    g.pool.declare_suspendable(declared).expect("again is fine");
+    assert_eq!(g.suspend(&[]), Report::default());
+    g.end(&[]);
+}
+
+#[test]
+fn another_pools_tag_is_its_own_affair() {
+    let mut g = Ground::new(32, 1, |_| {});
+    let kv = g.tags[0];
+    let (driver, pool) = common::small_pool(16 << 20);
+    let block = g.alloc(kv, GRANULE, 0).expect("room");
+    let elsewhere = under(kv, || pool.alloc(1000, 0)).expect("room");
+    let (status, _) = told(pool.suspend(&[kv], Level::Offload));
+    assert_eq!(status, Status::InvalidArgument);
+    g.suspend(&[kv]);
+    let more = under(kv, || pool.alloc(1000, 0)).expect("it is not suspendable there");
+    pool.dealloc(elsewhere, 0).expect("live");
+    pool.dealloc(more, 0).expect("live");
+    g.resume(&[kv]);
+    block.check();
+    g.free(block);
+    common::end(&driver, pool, &[]);
+    g.end(&[]);
+}
