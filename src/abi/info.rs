@@ -76,6 +76,8 @@ pub struct Stats {
     pub host_live_bytes: u64,
     /// Pinned host memory held (of the process).
     pub host_mapped_bytes: u64,
+    /// Pages behind regions: a KV cache's blocks. One of the states that sum to mapped_bytes.
+    pub region_bytes: u64,
 }
 
 /// One live block.
@@ -152,7 +154,7 @@ fn read_stats(pool: &Pool) -> crate::error::Result<Stats> {
         other_bytes, mapped_bytes, peak_live_bytes, peak_mapped_bytes, limit_bytes,
         soft_limit_bytes, reserved_address_bytes, live_blocks, allocs, frees, driver_calls,
         pages_created, pages_released, pages_moved, map_calls, unmap_calls, set_access_calls,
-        gathers, fences_recorded, oom_count, stranded_pages, unmapped_stock_bytes,
+        gathers, fences_recorded, oom_count, stranded_pages, unmapped_stock_bytes, region_bytes,
     })
 }
 

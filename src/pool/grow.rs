@@ -238,7 +238,11 @@ impl Core {
 
     /// Brings the stock to `need` pages: creates below the limit, then takes idle pages from
     /// outside the granules `target`.
-    fn ready(&mut self, need: usize, target: (u32, u32)) -> std::result::Result<(), Refusal> {
+    pub(super) fn ready(
+        &mut self,
+        need: usize,
+        target: (u32, u32),
+    ) -> std::result::Result<(), Refusal> {
         let mut short = need.saturating_sub(self.vmem.stock());
         if short > 0 && self.vmem.troubled() {
             self.recover();

@@ -11,6 +11,8 @@
 //!   threads; a pool's beginning;
 //! - [`control`]: limits, trim, pins, streams' end; [`capture`]: graph captures;
 //! - [`blocks`]: what interposers ask: the block around an address, known streams;
+//! - [`regions`]: address ranges that others fill with the pool's pages; [`events`]: points in
+//!   streams' work;
 //! - [`share`]: peers, exports and imports; [`loss`]: a context that is gone;
 //! - [`stats`], [`report`]: the accounts, leaks, what an out-of-memory error says;
 //! - [`buffers`]: sets of buffers of one size;
@@ -32,11 +34,13 @@ pub mod capture;
 pub mod control;
 pub mod core;
 pub mod devices;
+pub mod events;
 pub mod grow;
 pub mod hot;
 pub mod keeper;
 pub mod ladder;
 pub mod loss;
+pub mod regions;
 pub mod registry;
 pub mod report;
 #[cfg(all(test, shuttle))]

@@ -198,6 +198,9 @@ pub fn out_of_memory(core: &mut Core, bytes: usize, refusal: Refusal) -> String 
         stats.idle_bytes,
         stats.largest_bytes
     );
+    if stats.region_bytes > 0 {
+        write!(text, "; regions hold {}", stats.region_bytes).expect("strings take text");
+    }
     let mut tags: Vec<(usize, (u64, u64))> = core.tag_bytes().into_iter().enumerate().collect();
     tags.retain(|(_, (bytes, _))| *bytes > 0);
     tags.sort_by_key(|(_, (bytes, _))| std::cmp::Reverse(*bytes));
@@ -259,7 +262,7 @@ impl Pool {
 }
 
 /// The accounts by name, in the header's order.
-pub fn stats_fields(s: &super::stats::Stats) -> [(&'static str, u64); 28] {
+pub fn stats_fields(s: &super::stats::Stats) -> [(&'static str, u64); 29] {
     let calls = s.calls;
     [
         ("live_bytes", s.live_bytes),
@@ -290,6 +293,7 @@ pub fn stats_fields(s: &super::stats::Stats) -> [(&'static str, u64); 28] {
         ("oom_count", s.out_of_memory),
         ("stranded_pages", s.stranded_pages),
         ("unmapped_stock_bytes", s.stock_bytes),
+        ("region_bytes", s.region_bytes),
     ]
 }
 

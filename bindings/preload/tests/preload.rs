@@ -394,7 +394,8 @@ fn nothing_of_cuda_is_needed_and_only_its_names_are_exported() {
     let exported = text(&exported.expect("nm is there where readelf is").stdout);
     for line in exported.lines() {
         let name = line.split_whitespace().last().unwrap_or_default();
-        let known = name.starts_with("cu") || ["dlsym", "dlopen", "forebay_preload_count"].contains(&name);
+        let known =
+            name.starts_with("cu") || ["dlsym", "dlopen", "forebay_preload_count"].contains(&name);
         assert!(known && !name.contains('@'), "{line}");
     }
     assert!(exported.contains(" cuMemAllocAsync_ptsz\n"), "{exported}");

@@ -271,9 +271,9 @@ mod tests {
         assert_eq!(lists(1035, 1040), Some(vec![vec![3]]));
         assert_eq!((lists(1055, 1061), lists(1060, 1061), lists(1095, 1105)), (None, None, None));
         assert_eq!(space.set_locked(1020, 1040, false), [0, 20]);
-        assert_eq!([1000, 1020].map(|at| space.unmap(at).map(|m| m.locked)), [
-            Some(true),
-            Some(false)
-        ]);
+        assert_eq!(
+            [1000, 1020].map(|at| space.unmap(at).map(|m| m.locked)),
+            [Some(true), Some(false)]
+        );
     }
 }

@@ -27,6 +27,7 @@ const FLOORS: &[(&str, u32)] = &[
     ("quant", 7),
     ("offload", 7),
     ("torch", 7),
+    ("paged", 8),
     ("telemetry", 8),
     ("abi", 9),
 ];
