@@ -70,6 +70,8 @@ struct Bound {
     /// Whose each row is, and where each is.
     owners: Vec<Option<Seq>>,
     rows: HashMap<Seq, u32>,
+    /// Rows from here on are null blocks.
+    filled: usize,
     ring: Ring,
 }
 
@@ -149,6 +151,7 @@ impl Bound {
             unsent: vec![(0, entries)],
             owners: vec![None; table.rows as usize],
             rows: HashMap::new(),
+            filled: 0,
             ring: Ring::new(pool, bytes, most)?,
         })
     }
@@ -159,6 +162,8 @@ impl Bound {
             return Err(MemoryError::Invalid("the table has fewer rows than there are sequences"));
         }
         let stride = self.table.stride as usize;
+        let before = self.filled;
+        self.filled = before.max(seqs.len());
         for (at, &seq) in seqs.iter().enumerate() {
             let start = at * stride;
             let row = &mut self.entries[start..start + stride];
@@ -171,13 +176,14 @@ impl Bound {
                 self.unsent.push((start + delta.from as usize, start + delta.to as usize));
             }
         }
-        for at in seqs.len()..self.owners.len() {
+        for at in seqs.len()..before {
             if let Some(seq) = self.owners[at].take() {
                 self.rows.remove(&seq);
-                self.entries[at * stride..][..stride].fill(0);
-                self.unsent.push((at * stride, (at + 1) * stride));
             }
+            self.entries[at * stride..][..stride].fill(0);
+            self.unsent.push((at * stride, (at + 1) * stride));
         }
+        self.filled = seqs.len();
         Ok(())
     }
 

@@ -22,10 +22,10 @@ use forebay::kv::{self, Content, Element, Geometry, KvCache, Open, Order, Seq, T
 use forebay::paged::{KvMemory, MemoryConfig};
 use forebay::pool::Pool;
 
-pub const MIB: usize = 1 << 20;
+const MIB: usize = 1 << 20;
 
 /// Llama-3-8B in bf16: 16 tokens are 2 MiB.
-pub fn llama(order: Order) -> Geometry {
+fn llama(order: Order) -> Geometry {
     Geometry {
         layers: 32,
         heads: 8,
@@ -39,7 +39,7 @@ pub fn llama(order: Order) -> Geometry {
 }
 
 /// Four tokens a block, 24 KiB of three layers.
-pub fn small(order: Order) -> Geometry {
+fn small(order: Order) -> Geometry {
     Geometry {
         layers: 3,
         heads: 2,
@@ -51,27 +51,27 @@ pub fn small(order: Order) -> Geometry {
 }
 
 /// A cache of one group, `initial` of `most` blocks there at the beginning; no prefixes.
-pub fn memory(pool: &Pool, geometry: Geometry, most: u32, initial: u32) -> KvMemory {
+fn memory(pool: &Pool, geometry: Geometry, most: u32, initial: u32) -> KvMemory {
     let kv = kv::Config { prefixes: false, ..kv::Config::new(geometry, most) };
     KvMemory::new(pool, MemoryConfig { kv, initial: vec![initial] }).expect("memory")
 }
 
 /// A sequence of so many tokens.
-pub fn sequence(cache: &KvCache, tokens: u32) -> Seq {
+fn sequence(cache: &KvCache, tokens: u32) -> Seq {
     let seq = cache.open(Open::default()).expect("room");
     cache.append(seq, Tokens::Count(tokens)).expect("blocks");
     seq
 }
 
 /// A sequence's blocks in group 0.
-pub fn blocks_of(cache: &KvCache, seq: Seq) -> Vec<u32> {
+fn blocks_of(cache: &KvCache, seq: Seq) -> Vec<u32> {
     let mut csr = kv::Csr::default();
     cache.csr(0, &[seq], &mut csr).expect("it holds tokens");
     csr.indices.iter().map(|&block| block as u32).collect()
 }
 
 /// Addresses and lengths of all pieces of a block of group 0.
-pub fn pieces(memory: &KvMemory, geometry: &Geometry, block: u32) -> Vec<(usize, usize)> {
+fn pieces(memory: &KvMemory, geometry: &Geometry, block: u32) -> Vec<(usize, usize)> {
     let view = memory.view(0).expect("a group");
     let at = |layer: u64| {
         view.base
@@ -83,7 +83,7 @@ pub fn pieces(memory: &KvMemory, geometry: &Geometry, block: u32) -> Vec<(usize,
 }
 
 /// Writes a value to all of a block.
-pub fn write_block(memory: &KvMemory, geometry: &Geometry, block: u32, value: u8) {
+fn write_block(memory: &KvMemory, geometry: &Geometry, block: u32, value: u8) {
     for (address, bytes) in pieces(memory, geometry, block) {
         // SAFETY: a block below the group's end has memory of its own.
         unsafe { (address as *mut u8).write_bytes(value, bytes) };
@@ -91,7 +91,7 @@ pub fn write_block(memory: &KvMemory, geometry: &Geometry, block: u32, value: u8
 }
 
 /// Whether all of a block holds a value.
-pub fn block_holds(memory: &KvMemory, geometry: &Geometry, block: u32, value: u8) -> bool {
+fn block_holds(memory: &KvMemory, geometry: &Geometry, block: u32, value: u8) -> bool {
     pieces(memory, geometry, block).into_iter().all(|(address, bytes)| {
         // SAFETY: as above; nothing writes it meanwhile.
         let found = unsafe { std::slice::from_raw_parts(address as *const u8, bytes) };
