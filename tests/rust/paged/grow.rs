@@ -7,7 +7,7 @@ use forebay::driver::{Call, Driver};
 use forebay::error::Status;
 use forebay::kv::{self, KvError, NO_FENCE, Open, Order, Tokens};
 use forebay::paged::{Backed, KvMemory, MemoryConfig, MemoryError};
-use forebay::pool::{Pool, capture};
+use forebay::pool::Pool;
 use std::sync::Arc;
 
 const PAGE: u64 = 2 * MIB as u64;
@@ -214,31 +214,6 @@ fn peers_reach_blocks_that_are_there_and_those_to_come() {
     assert_eq!(driver.inner().peers_of(base, bytes(&memory)), Some(vec![]));
     drop(memory);
     device::end(&driver, pool, &[]);
-}
-
-#[test]
-fn nothing_is_given_back_while_a_capture_is_open() {
-    let (driver, pool) = open(64 * MIB);
-    let stream = driver.stream_create().expect("a stream").0;
-    pool.note_stream(stream).expect("a stream");
-    let memory = memory(&pool, llama(Order::BlockOuter), 100, 6);
-    // SAFETY: no other thread of this test reads or writes the environment meanwhile.
-    unsafe { std::env::set_var("FOREBAY_BACKEND", "host") };
-    let number = capture::begin(stream).expect("a stream");
-    let unmaps = driver.count(Call::Unmap);
-    let shrunk = memory.resize(0, 3).expect("it waits");
-    assert_eq!(shrunk, Backed { open: 3, backed: 3, bytes: 6 * PAGE });
-    assert!(
-        matches!(memory.fence(&[stream]), Err(MemoryError::Pool(e)) if e.status() == Status::Busy)
-    );
-    memory.poll().expect("it waits");
-    assert_eq!(driver.count(Call::Unmap), unmaps);
-    capture::end(number).expect("open");
-    capture::release(number).expect("ended");
-    memory.poll().expect("no fault");
-    assert_eq!(memory.backed(0).expect("a group").bytes, 3 * PAGE);
-    drop(memory);
-    device::end(&driver, pool, &[stream]);
 }
 
 #[test]

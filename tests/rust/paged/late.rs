@@ -2,9 +2,11 @@
 //! the fence of its free has passed. Each case has a canary: without the fence the reuse shows.
 
 use crate::common::{self, Findings, Random, seed};
+use crate::device;
 use crate::{MIB, blocks_of, llama, memory, sequence, small};
+use forebay::driver::faulty::{CallSet, Fault};
 use forebay::driver::host::{HostDriver, HostOptions};
-use forebay::driver::{Driver, StreamHandle};
+use forebay::driver::{Call, Driver, StreamHandle};
 use forebay::kv::{KvError, NO_FENCE, Open, Order, Seq, Tokens};
 use forebay::paged::{KvMemory, MemoryError};
 use forebay::pool::Pool;
@@ -12,7 +14,7 @@ use std::sync::Arc;
 
 const PAGE: u64 = 2 * MIB as u64;
 
-fn device() -> (Arc<HostDriver>, Pool, Vec<u64>) {
+fn late() -> (Arc<HostDriver>, Pool, Vec<u64>) {
     let options = HostOptions { total_bytes: 64 * MIB, ..HostOptions::default() };
     let (driver, pool) = common::pool(options, |settings| settings.keeper = false);
     let streams = common::streams(&driver, 2);
@@ -34,7 +36,7 @@ fn fill(driver: &HostDriver, memory: &KvMemory, block: u32, value: u8, stream: u
 #[test]
 fn blocks_are_reused_after_their_fence_only() {
     for fenced in [true, false] {
-        let (driver, pool, s) = device();
+        let (driver, pool, s) = late();
         let memory = memory(&pool, llama(Order::BlockOuter), 9, 9);
         let cache = memory.cache();
         let seq = sequence(cache, 16 * 8);
@@ -56,7 +58,7 @@ fn blocks_are_reused_after_their_fence_only() {
 
 #[test]
 fn pages_are_given_back_after_the_fence_only() {
-    let (driver, pool, s) = device();
+    let (driver, pool, s) = late();
     let memory = memory(&pool, llama(Order::BlockOuter), 9, 9);
     let cache = memory.cache();
     let seq = sequence(cache, 16 * 8);
@@ -80,7 +82,7 @@ fn pages_are_given_back_after_the_fence_only() {
 
 #[test]
 fn fences_pass_in_their_order() {
-    let (driver, pool, s) = device();
+    let (driver, pool, s) = late();
     let memory = memory(&pool, llama(Order::BlockOuter), 9, 9);
     for &stream in &s {
         driver.hold(StreamHandle(stream)).expect("a stream");
@@ -119,7 +121,7 @@ impl Quiet for HostDriver {
 #[test]
 fn copies_keep_both_ends_until_they_are_made() {
     for order in [Order::BlockOuter, Order::LayerOuter] {
-        let (driver, pool, s) = device();
+        let (driver, pool, s) = late();
         let geometry = small(order);
         let memory = memory(&pool, geometry, 6, 6);
         let cache = memory.cache();
@@ -146,6 +148,31 @@ fn copies_keep_both_ends_until_they_are_made() {
         assert_eq!(memory.backed(0).expect("a group").backed, 2);
         assert_eq!(memory.run_copies(s[0]).expect("no fault"), (0, None));
     }
+}
+
+/// A call that failed behind copies that it had queued: the fence that comes is behind these too.
+#[test]
+fn copies_of_a_failed_call_are_behind_the_next_calls_fence() {
+    let (driver, pool) = device::small_pool(64 * MIB);
+    let s = [0, 1].map(|_| driver.stream_create().expect("a stream").0);
+    let memory = memory(&pool, llama(Order::BlockOuter), 6, 6);
+    let cache = memory.cache();
+    let seq = sequence(cache, 2);
+    let mut forks = [Seq::from_raw(0)];
+    cache.fork(seq, 2, &mut forks).expect("room");
+    cache.append(forks[0], Tokens::Count(1)).expect("a block");
+    driver.inner().hold(StreamHandle(s[0])).expect("a stream");
+    driver.fail(Fault::once(CallSet::of(&[Call::EventRecord]), 1));
+    assert!(memory.run_copies(s[0]).is_err());
+    let (count, fence) = memory.run_copies(s[1]).expect("the fault is over");
+    assert_eq!((count, fence), (1, Some(1)));
+    driver.stream_synchronize(StreamHandle(s[1])).expect("a stream");
+    assert_eq!(memory.poll().expect("no fault"), 0, "the first copy may still be made");
+    driver.inner().unhold(StreamHandle(s[0])).expect("a stream");
+    driver.inner().quiesce();
+    assert_eq!(memory.poll().expect("no fault"), 1);
+    drop(memory);
+    device::end(&driver, pool, &s);
 }
 
 /// Sequences come and go over two late streams, groups grow and shrink, and each block's last look

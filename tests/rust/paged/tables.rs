@@ -2,8 +2,11 @@
 //! written while a copy from it is in flight.
 
 use crate::common::{self, Random, seed};
+use crate::device;
 use crate::{MIB, memory, sequence, small};
+use forebay::driver::faulty::{CallSet, Fault};
 use forebay::driver::host::{HostDriver, HostOptions};
+use forebay::driver::{Call, Driver};
 use forebay::kv::{Csr, KvCache, KvError, NO_FENCE, Open, Order, Seq, Tokens};
 use forebay::paged::tables::{Staging, Synced, Table};
 use forebay::paged::{KvMemory, MemoryError};
@@ -14,7 +17,7 @@ const ROWS: u32 = 8;
 const STRIDE: u32 = 12;
 
 /// A device whose queued work runs when the test says.
-fn device() -> (Arc<HostDriver>, Pool, u64) {
+fn late() -> (Arc<HostDriver>, Pool, u64) {
     let options = HostOptions { total_bytes: 32 * MIB, deferred: true, ..Default::default() };
     let (driver, pool) = common::pool(options, |settings| settings.keeper = false);
     let stream = common::streams(&driver, 1)[0];
@@ -61,7 +64,7 @@ fn sync(memory: &KvMemory, driver: &HostDriver, seqs: &[Seq], stream: u64) -> Sy
 
 #[test]
 fn a_step_sends_what_has_changed() {
-    let (driver, pool, stream) = device();
+    let (driver, pool, stream) = late();
     let memory = memory(&pool, small(Order::BlockOuter), 60, 60);
     let (cache, table) = (memory.cache(), table(&pool));
     memory.bind_table(table).expect("a group");
@@ -84,7 +87,7 @@ fn a_step_sends_what_has_changed() {
 
 #[test]
 fn rows_follow_their_sequences() {
-    let (driver, pool, stream) = device();
+    let (driver, pool, stream) = late();
     let memory = memory(&pool, small(Order::BlockOuter), 60, 60);
     let (cache, table) = (memory.cache(), table(&pool));
     memory.bind_table(table).expect("a group");
@@ -111,7 +114,7 @@ fn rows_follow_their_sequences() {
 
 #[test]
 fn staging_in_flight_is_not_written_and_the_call_says_again() {
-    let (driver, pool, stream) = device();
+    let (driver, pool, stream) = late();
     let memory = memory(&pool, small(Order::BlockOuter), 60, 60);
     let (cache, table) = (memory.cache(), table(&pool));
     memory.bind_table(table).expect("a group");
@@ -143,11 +146,41 @@ fn staging_in_flight_is_not_written_and_the_call_says_again() {
     assert_eq!(memory.staging(0).expect("bound").buffers, 5, "no more were made");
 }
 
+/// A buffer whose copies are queued and whose event could not be recorded is in flight.
+#[test]
+fn staging_without_an_event_is_not_written() {
+    let options = HostOptions { total_bytes: 32 * MIB, deferred: true, ..Default::default() };
+    let driver = device::device(options);
+    let pool = device::pool(&driver, device::settings(&driver));
+    let stream = driver.stream_create().expect("a stream").0;
+    let memory = memory(&pool, small(Order::BlockOuter), 60, 60);
+    let (cache, table) = (memory.cache(), table(&pool));
+    memory.bind_table(Table { staging_bytes: 384, staging_buffers: 2, ..table }).expect("a group");
+    let seqs = [sequence(cache, 1)];
+    driver.fail(Fault::from_then_on(CallSet::of(&[Call::EventRecord]), 1));
+    memory.sync_table(0, &seqs, stream).expect_err("no event");
+    cache.append(seqs[0], Tokens::Count(4)).expect("a block");
+    memory.sync_table(0, &seqs, stream).expect_err("no event");
+    assert_eq!(memory.staging(0).expect("bound"), Staging { buffers: 2, in_flight: 2 });
+    let refused = memory.sync_table(0, &seqs, stream);
+    assert!(matches!(refused, Err(MemoryError::Again(_))), "{refused:?}");
+    driver.clear_faults();
+    let refused = memory.sync_table(0, &seqs, stream);
+    assert!(matches!(refused, Err(MemoryError::Again(_))), "they have events now: {refused:?}");
+    driver.inner().run_all();
+    memory.sync_table(0, &seqs, stream).expect("both are free");
+    driver.inner().run_all();
+    assert_eq!(read(&table), expected(cache, &seqs));
+    drop(memory);
+    pool.dealloc(table.address, 0).expect("live");
+    device::end(&driver, pool, &[stream]);
+}
+
 #[test]
 fn random_steps_leave_the_table_as_the_cache_says() {
     let seed = seed(3);
     for seed in seed..seed + 20 {
-        let (driver, pool, stream) = device();
+        let (driver, pool, stream) = late();
         let memory = memory(&pool, small(Order::BlockOuter), 60, 60);
         let (cache, table) = (memory.cache(), table(&pool));
         memory.bind_table(table).expect("a group");
