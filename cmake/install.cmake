@@ -9,6 +9,7 @@ install(TARGETS forebay EXPORT forebayTargets
 install(FILES "${FOREBAY_ARCHIVE}" DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT development)
 install(FILES "${PROJECT_SOURCE_DIR}/include/forebay.h"
               "${PROJECT_SOURCE_DIR}/bindings/cpp/forebay.hpp"
+              "${PROJECT_SOURCE_DIR}/bindings/cpp/forebay_kv.hpp"
               "${PROJECT_SOURCE_DIR}/bindings/cpp/forebay_share.hpp"
   DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" COMPONENT development)
 

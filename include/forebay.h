@@ -127,11 +127,121 @@ typedef int32_t forebay_status;
  */
 #define FOREBAY_ERROR_NOT_FOUND 21
 
+/**
+ * The KV cache has not enough blocks now: ordinary flow control.
+ */
+#define FOREBAY_ERROR_NO_BLOCKS 22
+
+/**
+ * The sequence has ended, or the handle never was one.
+ */
+#define FOREBAY_ERROR_STALE_SEQUENCE 23
+
+/**
+ * A limit of the configuration is reached; the message names it.
+ */
+#define FOREBAY_ERROR_LIMIT 24
+
 
 /**
  * The ABI's version: structures and meanings of this header.
  */
 #define ABI_VERSION 1
+
+/**
+ * Elements of 4 bytes, IEEE binary32.
+ */
+#define FOREBAY_KV_F32 0
+
+/**
+ * Elements of 2 bytes, IEEE binary16.
+ */
+#define FOREBAY_KV_F16 1
+
+/**
+ * Elements of 2 bytes, the upper half of a binary32.
+ */
+#define FOREBAY_KV_BF16 2
+
+/**
+ * Elements of 1 byte whose scales lie elsewhere: fp8, int8.
+ */
+#define FOREBAY_KV_BYTE 3
+
+/**
+ * Blocks hold keys and values of attention.
+ */
+#define FOREBAY_KV_ATTENTION 0
+
+/**
+ * Blocks hold one vector a token (multi-head latent attention): value_size is 0.
+ */
+#define FOREBAY_KV_LATENT 1
+
+/**
+ * One block a sequence holds a state of state_bytes a layer (Mamba and its like).
+ */
+#define FOREBAY_KV_STATE 2
+
+/**
+ * All layers of a block lie together.
+ */
+#define FOREBAY_KV_BLOCK_OUTER 0
+
+/**
+ * All blocks of a layer lie together.
+ */
+#define FOREBAY_KV_LAYER_OUTER 1
+
+/**
+ * Prefixes are given up by their last use.
+ */
+#define FOREBAY_KV_LRU 0
+
+/**
+ * Prefixes are given up by their sequences' priority, then by their last use.
+ */
+#define FOREBAY_KV_PRIORITY_LRU 1
+
+/**
+ * Prefixes that were never hit are given up before those that were.
+ */
+#define FOREBAY_KV_SEGMENTED_LRU 2
+
+/**
+ * XXH3 of 64 bits; tokens are compared besides.
+ */
+#define FOREBAY_KV_XXH3 0
+
+/**
+ * SHA-256, which other processes can compute; tokens are compared besides.
+ */
+#define FOREBAY_KV_SHA256 1
+
+/**
+ * BLAKE3 under hash_key; tokens are compared besides.
+ */
+#define FOREBAY_KV_BLAKE3 2
+
+/**
+ * Of forebay_kv_trim(): what the groups' windows no longer see.
+ */
+#define FOREBAY_KV_WINDOWS UINT32_MAX
+
+/**
+ * A block can be hit from now on.
+ */
+#define FOREBAY_KV_STORED 0
+
+/**
+ * A block can be hit no more.
+ */
+#define FOREBAY_KV_REMOVED 1
+
+/**
+ * No block of the group can be hit any more.
+ */
+#define FOREBAY_KV_CLEARED 2
 
 /**
  * The fixed_offset of a buffer that may lie anywhere.
@@ -142,6 +252,11 @@ typedef int32_t forebay_status;
  * A set of device buffers of one size. Opaque; use `BuffersT`.
  */
 typedef struct forebay_buffers forebay_buffers;
+
+/**
+ * A paged KV cache. Opaque; use `KvT`.
+ */
+typedef struct forebay_kv forebay_kv;
 
 /**
  * A plan: an offset for each of some buffers. Opaque; use `PlanT`.
@@ -330,6 +445,439 @@ typedef struct forebay_leak {
    */
   const char *call_site;
 } forebay_leak;
+
+/**
+ * A group: layers that share a block table. Set what is unused to 0.
+ */
+typedef struct forebay_kv_group {
+  /**
+   * Layers, at least 1.
+   */
+  uint32_t layers;
+  /**
+   * Key and value heads a layer.
+   */
+  uint32_t heads;
+  /**
+   * Elements of a key head.
+   */
+  uint32_t key_size;
+  /**
+   * Elements of a value head; may differ from the key's.
+   */
+  uint32_t value_size;
+  /**
+   * Tokens a block, at least 1.
+   */
+  uint32_t block_tokens;
+  /**
+   * FOREBAY_KV_F32 and so on.
+   */
+  uint32_t element;
+  /**
+   * FOREBAY_KV_ATTENTION and so on.
+   */
+  uint32_t content;
+  /**
+   * Tokens that a query sees, itself included; 0: all.
+   */
+  uint32_t window;
+  /**
+   * FOREBAY_KV_BLOCK_OUTER or FOREBAY_KV_LAYER_OUTER.
+   */
+  uint32_t order;
+  /**
+   * Blocks, the null block included: 2 to 2^31 - 1.
+   */
+  uint32_t blocks;
+  /**
+   * Bytes of a state, a layer.
+   */
+  uint64_t state_bytes;
+  /**
+   * 0, for versions to come.
+   */
+  uint64_t reserved[4];
+} forebay_kv_group;
+
+/**
+ * What a cache is made with. Fill it with forebay_kv_options_init(), then set the groups.
+ */
+typedef struct forebay_kv_options {
+  /**
+   * sizeof of this structure, as set by forebay_kv_options_init().
+   */
+  size_t struct_size;
+  /**
+   * The groups. Read during the call only.
+   */
+  const struct forebay_kv_group *groups;
+  /**
+   * How many.
+   */
+  size_t group_count;
+  /**
+   * Sequences that may be open at a time.
+   */
+  uint32_t max_sequences;
+  /**
+   * Blocks that one sequence may have in a group.
+   */
+  uint32_t max_blocks;
+  /**
+   * 1: prefixes are kept and hit; 0: not.
+   */
+  uint32_t prefixes;
+  /**
+   * FOREBAY_KV_LRU and so on.
+   */
+  uint32_t policy;
+  /**
+   * FOREBAY_KV_XXH3 and so on.
+   */
+  uint32_t hashing;
+  /**
+   * 1: a full block that equals a known one is given back for that one when it is committed.
+   */
+  uint32_t dedupe;
+  /**
+   * 1: the first tokens of a block that differs later are reused, by a copy.
+   */
+  uint32_t partial;
+  /**
+   * Blocks of each group that a sequence's first append must leave to the others.
+   */
+  uint32_t watermark;
+  /**
+   * Events that are kept until they are taken; 0: none.
+   */
+  size_t events;
+  /**
+   * The key of FOREBAY_KV_BLAKE3.
+   */
+  uint8_t hash_key[32];
+  /**
+   * 0.
+   */
+  uint64_t flags;
+} forebay_kv_options;
+
+/**
+ * A KV cache's handle. NULL names none.
+ */
+typedef struct forebay_kv *forebay_kv_t;
+
+/**
+ * A sequence of a KV cache. 0 names none; after its end all copies are stale.
+ */
+typedef uint64_t forebay_kv_seq;
+
+/**
+ * A sequence and a number of its tokens: of forebay_kv_commit_all() those that are computed, of
+ * forebay_kv_leaks all.
+ */
+typedef struct forebay_kv_seq_tokens {
+  /**
+   * The sequence.
+   */
+  forebay_kv_seq seq;
+  /**
+   * Tokens, from its front.
+   */
+  uint32_t tokens;
+  /**
+   * 0.
+   */
+  uint32_t reserved;
+} forebay_kv_seq_tokens;
+
+/**
+ * What was still held when a cache was destroyed.
+ */
+typedef struct forebay_kv_leaks {
+  /**
+   * sizeof of this structure, set by the caller.
+   */
+  size_t struct_size;
+  /**
+   * Receives open sequences, as many as there is room for; may be NULL with capacity 0.
+   */
+  struct forebay_kv_seq_tokens *list;
+  /**
+   * Room in list; set by the caller.
+   */
+  size_t capacity;
+  /**
+   * Sequences that were open.
+   */
+  uint64_t sequences;
+  /**
+   * Copies that were never said to be made.
+   */
+  uint64_t copies;
+  /**
+   * References that were taken by forebay_kv_blocks_take() and its like.
+   */
+  uint64_t block_references;
+} forebay_kv_leaks;
+
+/**
+ * What was found of a prompt.
+ */
+typedef struct forebay_kv_match {
+  /**
+   * Tokens that the sequence now holds, all committed.
+   */
+  uint32_t tokens;
+  /**
+   * Of these, tokens in whole blocks shared with others; the rest is copied by a job of
+   * forebay_kv_take_copies().
+   */
+  uint32_t shared;
+} forebay_kv_match;
+
+/**
+ * How many blocks a call needed, and what there was of the group that lacked them.
+ */
+typedef struct forebay_kv_shortage {
+  /**
+   * sizeof of this structure, set by the caller.
+   */
+  size_t struct_size;
+  /**
+   * The group.
+   */
+  uint32_t group;
+  /**
+   * Blocks that the call needed.
+   */
+  uint32_t need;
+  /**
+   * Blocks that hold nothing.
+   */
+  uint32_t free;
+  /**
+   * Blocks of prefixes that nobody uses, and that can be given up.
+   */
+  uint32_t evictable;
+  /**
+   * Blocks that wait for a fence.
+   */
+  uint32_t quarantined;
+  /**
+   * 0.
+   */
+  uint32_t reserved;
+} forebay_kv_shortage;
+
+/**
+ * One item of forebay_kv_append_all().
+ */
+typedef struct forebay_kv_append_item {
+  /**
+   * The sequence that grows.
+   */
+  forebay_kv_seq seq;
+  /**
+   * Its new tokens; NULL: only their number is known.
+   */
+  const int32_t *tokens;
+  /**
+   * How many.
+   */
+  uint32_t count;
+  /**
+   * 0.
+   */
+  uint32_t reserved;
+} forebay_kv_append_item;
+
+/**
+ * A fence: a number of the caller's that grows. What is freed behind a fence is handed out again
+ * when forebay_kv_pass() was called with that number or more; 0 waits for nothing.
+ */
+typedef uint64_t forebay_kv_fence;
+
+/**
+ * Where a group's elements lie, in bytes. Token t and head h of the keys of layer l in block b
+ * begin at l * layer_stride + b * block_stride + t * key_token_stride + h * key_head_stride;
+ * those of the values at value_offset more, with the values' own strides.
+ */
+typedef struct forebay_kv_layout {
+  /**
+   * sizeof of this structure, set by the caller.
+   */
+  size_t struct_size;
+  /**
+   * Bytes of a block over all layers.
+   */
+  uint64_t block_bytes;
+  /**
+   * From a block to the next, within a layer.
+   */
+  uint64_t block_stride;
+  /**
+   * From a layer to the next, within a block.
+   */
+  uint64_t layer_stride;
+  /**
+   * From a layer's keys to its values, within a block.
+   */
+  uint64_t value_offset;
+  /**
+   * From a token's keys to the next token's.
+   */
+  uint64_t key_token_stride;
+  /**
+   * From a key head to the next.
+   */
+  uint64_t key_head_stride;
+  /**
+   * From a token's values to the next token's.
+   */
+  uint64_t value_token_stride;
+  /**
+   * From a value head to the next.
+   */
+  uint64_t value_head_stride;
+  /**
+   * Bytes of the whole group.
+   */
+  uint64_t total_bytes;
+} forebay_kv_layout;
+
+/**
+ * A copy to make: the first tokens, all layers, of a block to another; of a state all of it.
+ */
+typedef struct forebay_kv_copy {
+  /**
+   * The group.
+   */
+  uint32_t group;
+  /**
+   * The block to read.
+   */
+  uint32_t from;
+  /**
+   * The block to write.
+   */
+  uint32_t to;
+  /**
+   * Tokens that count; 0 for a state.
+   */
+  uint32_t tokens;
+} forebay_kv_copy;
+
+/**
+ * What changed in a row: entries from .. to are to be sent; those behind are null.
+ */
+typedef struct forebay_kv_delta {
+  /**
+   * The first entry that changed.
+   */
+  uint32_t from;
+  /**
+   * Behind the last one.
+   */
+  uint32_t to;
+} forebay_kv_delta;
+
+/**
+ * A block's identity over all tokens up to its end. Under FOREBAY_KV_XXH3 the first 8 bytes
+ * count, the rest are 0.
+ */
+typedef struct forebay_kv_digest {
+  /**
+   * The digest.
+   */
+  uint8_t bytes[32];
+} forebay_kv_digest;
+
+/**
+ * A cache's figures at one moment.
+ */
+typedef struct forebay_kv_stats {
+  /**
+   * sizeof of this structure, set by the caller.
+   */
+  size_t struct_size;
+  /**
+   * Tokens that were looked for and found, since the cache was made.
+   */
+  uint64_t hit_tokens;
+  /**
+   * Tokens that were looked for and not found.
+   */
+  uint64_t missed_tokens;
+  /**
+   * Open sequences.
+   */
+  uint32_t sequences;
+  /**
+   * Copies that are not made yet.
+   */
+  uint32_t copies;
+  /**
+   * Groups.
+   */
+  uint32_t groups;
+  /**
+   * 0.
+   */
+  uint32_t reserved;
+} forebay_kv_stats;
+
+/**
+ * A group's blocks by state.
+ */
+typedef struct forebay_kv_counts {
+  /**
+   * All blocks, the null block included.
+   */
+  uint32_t total;
+  /**
+   * Blocks that somebody holds.
+   */
+  uint32_t used;
+  /**
+   * Blocks that hold nothing.
+   */
+  uint32_t free;
+  /**
+   * Blocks of prefixes that nobody uses.
+   */
+  uint32_t cached;
+  /**
+   * Blocks that wait for a fence.
+   */
+  uint32_t quarantined;
+} forebay_kv_counts;
+
+/**
+ * What became of a prefix.
+ */
+typedef struct forebay_kv_event {
+  /**
+   * FOREBAY_KV_STORED and so on.
+   */
+  uint32_t kind;
+  /**
+   * The group.
+   */
+  uint32_t group;
+  /**
+   * The block; 0 where all are meant.
+   */
+  uint32_t block;
+  /**
+   * 0.
+   */
+  uint32_t reserved;
+  /**
+   * What it is, or was, known by.
+   */
+  struct forebay_kv_digest digest;
+} forebay_kv_event;
 
 /**
  * How far a search has come.
@@ -1078,6 +1626,508 @@ forebay_status forebay_stream_note(forebay_pool_t pool, forebay_stream_t stream)
  * Thread-safe. The caller has waited for the device, and no other call on its pools is under way.
  */
 forebay_status forebay_device_reset(int32_t device);
+
+/**
+ * Fills `options` with the defaults: prefixes by XXH3 and LRU, 1024 sequences, no limit on
+ * their blocks, no events. The groups are to be set.
+ *
+ * @return FOREBAY_ERROR_INVALID_ARGUMENT for NULL.
+ *
+ * # Safety
+ * `options` is NULL or valid for the write.
+ */
+forebay_status forebay_kv_options_init(struct forebay_kv_options *options);
+
+/**
+ * Makes a cache: books of blocks, touching no device.
+ *
+ * @param kv receives the handle; NULL on failure.
+ * @return FOREBAY_ERROR_INVALID_ARGUMENT says what makes no sense; FOREBAY_ERROR_OUT_OF_MEMORY: no
+ * memory of the machine for the tables; FOREBAY_ERROR_LIMIT: 256 caches are there.
+ *
+ * Thread-safe. End it with forebay_kv_destroy().
+ *
+ * # Safety
+ * `options` is NULL or valid for reads, with its groups; `kv` is NULL or valid for the write.
+ */
+forebay_status forebay_kv_create(const struct forebay_kv_options *options, forebay_kv_t *kv);
+
+/**
+ * Ends a cache, once calls of other threads on it have ended. Its handle and its sequences are
+ * errors from now on.
+ *
+ * @param leaks NULL, or receives what was still held; with FOREBAY_LOG=warn that is logged too.
+ * @return FOREBAY_ERROR_INVALID_ARGUMENT for a handle that names none, or leaks without
+ * struct_size: the cache is then untouched.
+ *
+ * Thread-safe.
+ *
+ * # Safety
+ * `leaks` is NULL or valid for reads and writes, with its list.
+ */
+forebay_status forebay_kv_destroy(forebay_kv_t kv, struct forebay_kv_leaks *leaks);
+
+/**
+ * Opens a sequence without tokens.
+ *
+ * @param salt prefixes are shared only between sequences of one salt: one a tenant.
+ * @param priority 0 to 7: how long its prefixes are kept under FOREBAY_KV_PRIORITY_LRU.
+ * @return FOREBAY_ERROR_LIMIT when max_sequences are open.
+ *
+ * Thread-safe.
+ *
+ * # Safety
+ * `seq` is NULL or valid for the write.
+ */
+forebay_status forebay_kv_open(forebay_kv_t kv,
+                               uint64_t salt,
+                               uint32_t priority,
+                               forebay_kv_seq *seq);
+
+/**
+ * The tokens that a sequence holds.
+ *
+ * @return FOREBAY_ERROR_STALE_SEQUENCE for one that has ended.
+ *
+ * # Safety
+ * `tokens` is NULL or valid for the write.
+ */
+forebay_status forebay_kv_len(forebay_kv_t kv, forebay_kv_seq seq, uint32_t *tokens);
+
+/**
+ * Gives an empty sequence the longest prefix of `tokens` that is there. A model needs at least
+ * one token to compute: leave the prompt's last one out. Nothing found is no error.
+ *
+ * @return FOREBAY_ERROR_UNSUPPORTED when the sequence holds tokens; FOREBAY_ERROR_STALE_SEQUENCE.
+ *
+ * Thread-safe. About 50 ns a block.
+ *
+ * # Safety
+ * `tokens` is valid for reads of `count` numbers; `found` is NULL or valid for the write.
+ */
+forebay_status forebay_kv_find_prefix(forebay_kv_t kv,
+                                      forebay_kv_seq seq,
+                                      const int32_t *tokens,
+                                      size_t count,
+                                      struct forebay_kv_match *found);
+
+/**
+ * Appends tokens to a sequence: they have blocks when this returns.
+ *
+ * @param tokens NULL: only their number is known; what follows is then never reused by others.
+ * @param shortage NULL, or receives what lacked with FOREBAY_ERROR_NO_BLOCKS.
+ * @return FOREBAY_ERROR_NO_BLOCKS, which is ordinary flow control, FOREBAY_ERROR_LIMIT past
+ * max_blocks, FOREBAY_ERROR_STALE_SEQUENCE: nothing has changed then, in any group.
+ *
+ * Thread-safe; one sequence is used by one thread at a time.
+ *
+ * # Safety
+ * `tokens` is NULL or valid for reads of `count` numbers; `shortage` is NULL or valid for reads
+ * and writes.
+ */
+forebay_status forebay_kv_append(forebay_kv_t kv,
+                                 forebay_kv_seq seq,
+                                 const int32_t *tokens,
+                                 uint32_t count,
+                                 struct forebay_kv_shortage *shortage);
+
+/**
+ * Appends to several sequences, in order, under one lock.
+ *
+ * @param done NULL, or receives how many were done: those before the one that was refused stand,
+ * it and those after it are unchanged.
+ * @return as forebay_kv_append() for the one that was refused.
+ *
+ * # Safety
+ * `items` is valid for reads of `count` elements, each with its tokens; the others as in
+ * forebay_kv_append().
+ */
+forebay_status forebay_kv_append_all(forebay_kv_t kv,
+                                     const struct forebay_kv_append_item *items,
+                                     size_t count,
+                                     size_t *done,
+                                     struct forebay_kv_shortage *shortage);
+
+/**
+ * Takes the blocks for `tokens` more tokens without using them, and a copy of a shared tail:
+ * unless the sequence is forked before, the appends that follow cannot be refused for want of
+ * blocks up to there.
+ *
+ * @return as forebay_kv_append().
+ *
+ * # Safety
+ * `shortage` is NULL or valid for reads and writes.
+ */
+forebay_status forebay_kv_reserve(forebay_kv_t kv,
+                                  forebay_kv_seq seq,
+                                  uint32_t tokens,
+                                  struct forebay_kv_shortage *shortage);
+
+/**
+ * The first `tokens` tokens of a sequence are computed, or will be by work that runs before any
+ * that is given the blocks by a hit: full blocks can be hit from now on. With dedupe a block that
+ * equals a known one is freed behind `after` for that one: the table changes.
+ *
+ * @return FOREBAY_ERROR_INVALID_ARGUMENT for fewer tokens than were committed, or more than there
+ * are; FOREBAY_ERROR_STALE_SEQUENCE.
+ */
+forebay_status forebay_kv_commit(forebay_kv_t kv,
+                                 forebay_kv_seq seq,
+                                 uint32_t tokens,
+                                 forebay_kv_fence after);
+
+/**
+ * As forebay_kv_commit() for several sequences under one lock, all or none.
+ *
+ * @return as there; FOREBAY_ERROR_INVALID_ARGUMENT also when one is named twice.
+ *
+ * # Safety
+ * `items` is valid for reads of `count` elements.
+ */
+forebay_status forebay_kv_commit_all(forebay_kv_t kv,
+                                     const struct forebay_kv_seq_tokens *items,
+                                     size_t count,
+                                     forebay_kv_fence after);
+
+/**
+ * Takes the last `tokens` tokens back (rejected drafts), and room that was reserved behind them.
+ * Blocks that hold none of the rest are freed behind `after`.
+ *
+ * @return FOREBAY_ERROR_INVALID_ARGUMENT for more tokens than there are;
+ * FOREBAY_ERROR_UNSUPPORTED in a cache with states, or past what was trimmed.
+ */
+forebay_status forebay_kv_rollback(forebay_kv_t kv,
+                                   forebay_kv_seq seq,
+                                   uint32_t tokens,
+                                   forebay_kv_fence after);
+
+/**
+ * Makes `count` sequences that begin with the first `tokens` tokens of `seq` and share its
+ * blocks; who writes into a shared tail first gets a copy of it. All or none.
+ *
+ * @return FOREBAY_ERROR_INVALID_ARGUMENT for a token that does not exist; FOREBAY_ERROR_LIMIT;
+ * FOREBAY_ERROR_NO_BLOCKS for states, of which each gets a copy.
+ *
+ * # Safety
+ * `out` is valid for writes of `count` handles; `shortage` is NULL or valid for reads and writes.
+ */
+forebay_status forebay_kv_fork(forebay_kv_t kv,
+                               forebay_kv_seq seq,
+                               uint32_t tokens,
+                               forebay_kv_seq *out,
+                               size_t count,
+                               struct forebay_kv_shortage *shortage);
+
+/**
+ * Gives blocks back, behind `after`, whose tokens the next one no longer sees.
+ *
+ * @param keep_last FOREBAY_KV_WINDOWS: in groups with a window, what that no longer sees. Else
+ * all before the last so many tokens, in all groups but states, where no prefixes are kept.
+ * @return FOREBAY_ERROR_UNSUPPORTED with keep_last where prefixes are kept;
+ * FOREBAY_ERROR_STALE_SEQUENCE.
+ */
+forebay_status forebay_kv_trim(forebay_kv_t kv,
+                               forebay_kv_seq seq,
+                               uint32_t keep_last,
+                               forebay_kv_fence after);
+
+/**
+ * Ends sequences; their blocks are freed behind `after`.
+ *
+ * @return FOREBAY_ERROR_STALE_SEQUENCE, or FOREBAY_ERROR_INVALID_ARGUMENT when one is named twice:
+ * none has ended then.
+ *
+ * # Safety
+ * `seqs` is valid for reads of `count` handles.
+ */
+forebay_status forebay_kv_free(forebay_kv_t kv,
+                               const forebay_kv_seq *seqs,
+                               size_t count,
+                               forebay_kv_fence after);
+
+/**
+ * All work up to this fence has ended: what was freed behind it can be had again.
+ */
+forebay_status forebay_kv_pass(forebay_kv_t kv, forebay_kv_fence fence);
+
+/**
+ * Where a group's elements lie. Constant over the cache's life.
+ *
+ * @return FOREBAY_ERROR_INVALID_ARGUMENT when there is no such group.
+ *
+ * # Safety
+ * `layout` is NULL or valid for reads and writes.
+ */
+forebay_status forebay_kv_get_layout(forebay_kv_t kv,
+                                     uint32_t group,
+                                     struct forebay_kv_layout *layout);
+
+/**
+ * The copies that the device has to make, in the order in which they must be queued: before the
+ * work that reads or writes their targets; of states, before the work that writes their sources.
+ * Both ends are held until forebay_kv_copied().
+ *
+ * @param count receives how many were written to jobs, at most capacity; call again while it is
+ * capacity.
+ * @param batch receives the number to give to forebay_kv_copied(); 0 when there are none.
+ *
+ * Thread-safe.
+ *
+ * # Safety
+ * `jobs` is valid for writes of `capacity` elements; `count` and `batch` are NULL or valid for the
+ * write.
+ */
+forebay_status forebay_kv_take_copies(forebay_kv_t kv,
+                                      struct forebay_kv_copy *jobs,
+                                      size_t capacity,
+                                      size_t *count,
+                                      uint64_t *batch);
+
+/**
+ * The copies of a batch are queued, and are made when `after` has passed (0: they are made).
+ *
+ * @return FOREBAY_ERROR_INVALID_ARGUMENT for a batch that is not outstanding.
+ */
+forebay_status forebay_kv_copied(forebay_kv_t kv, uint64_t batch, forebay_kv_fence after);
+
+/**
+ * Writes what changed in a sequence's row since the last call to the same row. Numbers are those
+ * of the group's blocks; 0, the null block, behind the end and where tokens were trimmed.
+ *
+ * @param row receives entries; entries of it that did not change are left alone.
+ * @param whole 1: the row held another sequence's, or nothing: all of it is written.
+ * @param delta NULL, or receives which entries were written: those to be sent.
+ * @return FOREBAY_ERROR_INVALID_ARGUMENT when the row is too short, or there is no such group.
+ *
+ * # Safety
+ * `row` is valid for reads and writes of `entries` numbers; `delta` is NULL or valid for the
+ * write.
+ */
+forebay_status forebay_kv_row(forebay_kv_t kv,
+                              uint32_t group,
+                              forebay_kv_seq seq,
+                              int32_t *row,
+                              size_t entries,
+                              uint32_t whole,
+                              struct forebay_kv_delta *delta);
+
+/**
+ * As forebay_kv_row() for several sequences' rows in one array: the first sequence's is the first.
+ * The rows held these sequences' before.
+ *
+ * @param stride entries from a row to the next.
+ * @param deltas NULL, or receives one for each sequence.
+ * @return as there; rows before the one that is refused were written.
+ *
+ * # Safety
+ * `seqs` is valid for reads of `count` handles, `array` for reads and writes of `count` times
+ * `stride` numbers, `deltas` is NULL or valid for writes of `count` elements.
+ */
+forebay_status forebay_kv_rows(forebay_kv_t kv,
+                               uint32_t group,
+                               const forebay_kv_seq *seqs,
+                               size_t count,
+                               int32_t *array,
+                               size_t stride,
+                               struct forebay_kv_delta *deltas);
+
+/**
+ * The slots of a sequence's tokens `from` to `from + count`: the block's number times its tokens,
+ * and the place in it.
+ *
+ * @return FOREBAY_ERROR_INVALID_ARGUMENT for tokens that are not there or were trimmed.
+ *
+ * # Safety
+ * `slots` is valid for writes of `count` numbers.
+ */
+forebay_status forebay_kv_slots(forebay_kv_t kv,
+                                uint32_t group,
+                                forebay_kv_seq seq,
+                                uint32_t from,
+                                int64_t *slots,
+                                size_t count);
+
+/**
+ * Compressed rows of sequences, as FlashInfer reads them: `indptr` says where each one's blocks
+ * begin in `indices`, `last_page_len` how many tokens its last block has, 1 to block_tokens.
+ * Trimmed blocks are left out.
+ *
+ * @param indptr receives count + 1 entries, last_page_len count.
+ * @param needed NULL, or receives how many entries indices needs.
+ * @return FOREBAY_ERROR_LIMIT when capacity is smaller than that: indices holds nothing of use
+ * then; FOREBAY_ERROR_INVALID_ARGUMENT for a sequence without tokens.
+ *
+ * # Safety
+ * `seqs` is valid for reads of `count` handles; `indptr`, `indices` and `last_page_len` are valid
+ * for reads and writes of `count + 1`, `capacity` and `count` numbers; `needed` is NULL or valid
+ * for the write.
+ */
+forebay_status forebay_kv_csr(forebay_kv_t kv,
+                              uint32_t group,
+                              const forebay_kv_seq *seqs,
+                              size_t count,
+                              int32_t *indptr,
+                              int32_t *indices,
+                              size_t capacity,
+                              int32_t *last_page_len,
+                              size_t *needed);
+
+/**
+ * Forgets all prefixes; blocks that nobody holds become free, sequences keep theirs.
+ */
+forebay_status forebay_kv_reset_prefixes(forebay_kv_t kv);
+
+/**
+ * Takes `count` blocks of a group with one reference each, for an engine with a scheduler of its
+ * own; all or none. They are never a sequence's.
+ *
+ * @param shortage NULL, or receives what lacked with FOREBAY_ERROR_NO_BLOCKS.
+ *
+ * # Safety
+ * `blocks` is valid for reads and writes of `count` numbers; `shortage` is NULL or valid for reads
+ * and writes.
+ */
+forebay_status forebay_kv_blocks_take(forebay_kv_t kv,
+                                      uint32_t group,
+                                      uint32_t *blocks,
+                                      size_t count,
+                                      struct forebay_kv_shortage *shortage);
+
+/**
+ * Takes one reference more to each block, also to registered ones that nobody holds. Null blocks
+ * are passed over.
+ *
+ * @return FOREBAY_ERROR_INVALID_ARGUMENT, with nothing changed, for a block that is not this
+ * level's, or is held by nobody and not registered.
+ *
+ * # Safety
+ * `blocks` is valid for reads of `count` numbers.
+ */
+forebay_status forebay_kv_blocks_hold(forebay_kv_t kv,
+                                      uint32_t group,
+                                      const uint32_t *blocks,
+                                      size_t count);
+
+/**
+ * Gives one reference to each block back, in this order, behind `after`: of registered blocks
+ * those named first are given up first. Null blocks are passed over.
+ *
+ * @return FOREBAY_ERROR_INVALID_ARGUMENT, with nothing changed, for a block that is not held so
+ * often by this level.
+ *
+ * # Safety
+ * `blocks` is valid for reads of `count` numbers.
+ */
+forebay_status forebay_kv_blocks_release(forebay_kv_t kv,
+                                         uint32_t group,
+                                         const uint32_t *blocks,
+                                         size_t count,
+                                         forebay_kv_fence after);
+
+/**
+ * Registers blocks under hashes of the caller's; they can be found from then on, and stay when
+ * nobody holds them until they are given up.
+ *
+ * @return FOREBAY_ERROR_INVALID_ARGUMENT, with nothing changed, for a block that is not held by
+ * this level, is registered, or is null.
+ *
+ * # Safety
+ * `blocks` and `digests` are valid for reads of `count` elements.
+ */
+forebay_status forebay_kv_blocks_register(forebay_kv_t kv,
+                                          uint32_t group,
+                                          const uint32_t *blocks,
+                                          const struct forebay_kv_digest *digests,
+                                          size_t count);
+
+/**
+ * Takes a reference to a block of each hash, up to the first hash that is not there.
+ *
+ * @param found receives how many; their numbers are at the front of blocks.
+ *
+ * # Safety
+ * `digests` is valid for reads and `blocks` for reads and writes of `count` elements; `found` is
+ * NULL or valid for the write.
+ */
+forebay_status forebay_kv_blocks_find(forebay_kv_t kv,
+                                      uint32_t group,
+                                      const struct forebay_kv_digest *digests,
+                                      uint32_t *blocks,
+                                      size_t count,
+                                      size_t *found);
+
+/**
+ * A block of each hash, up to the first hash that is not there, without a reference: the numbers
+ * hold until the next call that gives blocks out. Of several with one hash the one that was
+ * registered first.
+ *
+ * @param found receives how many; their numbers are at the front of blocks.
+ *
+ * # Safety
+ * As of forebay_kv_blocks_find().
+ */
+forebay_status forebay_kv_blocks_peek(forebay_kv_t kv,
+                                      uint32_t group,
+                                      const struct forebay_kv_digest *digests,
+                                      uint32_t *blocks,
+                                      size_t count,
+                                      size_t *found);
+
+/**
+ * Makes blocks unknown, so that they are found no more; those that nobody holds become free.
+ *
+ * @param evicted NULL, or receives how many were known before and are not now.
+ *
+ * # Safety
+ * `blocks` is valid for reads of `count` numbers; `evicted` is NULL or valid for the write.
+ */
+forebay_status forebay_kv_blocks_evict(forebay_kv_t kv,
+                                       uint32_t group,
+                                       const uint32_t *blocks,
+                                       size_t count,
+                                       size_t *evicted);
+
+/**
+ * The figures of one moment, without the cache's lock. In each group used + free + cached +
+ * quarantined + 1 are total.
+ *
+ * @param groups NULL, or receives the first `count` groups' figures.
+ *
+ * # Safety
+ * `stats` is NULL or valid for reads and writes; `groups` is NULL or valid for writes of `count`
+ * elements.
+ */
+forebay_status forebay_kv_get_stats(forebay_kv_t kv,
+                                    struct forebay_kv_stats *stats,
+                                    struct forebay_kv_counts *groups,
+                                    size_t count);
+
+/**
+ * Takes events, oldest first.
+ *
+ * @param count receives how many were written, at most capacity.
+ * @param dropped NULL, or receives how many were lost since the last call, as nobody took them.
+ *
+ * # Safety
+ * `events` is valid for writes of `capacity` elements; `count` and `dropped` are NULL or valid for
+ * the write.
+ */
+forebay_status forebay_kv_take_events(forebay_kv_t kv,
+                                      struct forebay_kv_event *events,
+                                      size_t capacity,
+                                      size_t *count,
+                                      uint64_t *dropped);
+
+/**
+ * Holds everything against everything, under the cache's lock: for tests and doubts.
+ *
+ * @param text NULL, or receives what is wrong first, cut to capacity and ended by a NUL.
+ * @return FOREBAY_ERROR_INTERNAL when something is wrong: a defect in Forebay.
+ *
+ * # Safety
+ * `text` is NULL or valid for writes of `capacity` bytes.
+ */
+forebay_status forebay_kv_check(forebay_kv_t kv, char *text, size_t capacity);
 
 /**
  * Fills `options` with the defaults: as few bytes as possible, seed 1, one searcher, an effort of

@@ -56,6 +56,12 @@ pub enum Status {
     Infeasible = 20,
     /// No plan under the capacity was found within the budget; one may exist.
     NotFound = 21,
+    /// The KV cache has not enough blocks now: ordinary flow control.
+    NoBlocks = 22,
+    /// The sequence has ended, or the handle never was one.
+    StaleSequence = 23,
+    /// A limit of the configuration is reached; the message names it.
+    Limit = 24,
 }
 
 impl Status {
@@ -84,6 +90,9 @@ impl Status {
             Status::ContextLost => "FOREBAY_ERROR_CONTEXT_LOST",
             Status::Infeasible => "FOREBAY_ERROR_INFEASIBLE",
             Status::NotFound => "FOREBAY_ERROR_NOT_FOUND",
+            Status::NoBlocks => "FOREBAY_ERROR_NO_BLOCKS",
+            Status::StaleSequence => "FOREBAY_ERROR_STALE_SEQUENCE",
+            Status::Limit => "FOREBAY_ERROR_LIMIT",
         }
     }
 
@@ -112,6 +121,9 @@ impl Status {
             19 => Status::ContextLost,
             20 => Status::Infeasible,
             21 => Status::NotFound,
+            22 => Status::NoBlocks,
+            23 => Status::StaleSequence,
+            24 => Status::Limit,
             _ => return None,
         })
     }

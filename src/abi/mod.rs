@@ -9,13 +9,16 @@ pub mod alloc;
 pub mod host;
 pub mod info;
 pub mod interpose;
+pub mod kv;
+pub mod kv_tables;
+pub mod kv_types;
 pub mod plan;
 pub mod pools;
 pub mod share;
 pub mod streams;
 pub mod torch;
 
-use crate::error::{Error, Status};
+use crate::error::{Error, Result, Status};
 use std::ffi::{CStr, c_char, c_void};
 
 /// A pool of one device's memory. Opaque; use [`PoolT`].
@@ -81,6 +84,9 @@ pub extern "C" fn forebay_status_name(status: i32) -> *const c_char {
         ContextLost => c"FOREBAY_ERROR_CONTEXT_LOST",
         Infeasible => c"FOREBAY_ERROR_INFEASIBLE",
         NotFound => c"FOREBAY_ERROR_NOT_FOUND",
+        NoBlocks => c"FOREBAY_ERROR_NO_BLOCKS",
+        StaleSequence => c"FOREBAY_ERROR_STALE_SEQUENCE",
+        Limit => c"FOREBAY_ERROR_LIMIT",
     };
     name.as_ptr()
 }
@@ -92,6 +98,97 @@ pub extern "C" fn forebay_last_error() -> *const c_char {
     crate::error::with_last(CStr::as_ptr)
 }
 
+/// A list that C gave.
+///
+/// # Safety
+/// `from` is valid for reads of `count` elements while the slice is in use.
+unsafe fn list<'a, T>(from: *const T, count: usize, what: &str) -> Result<&'a [T]> {
+    if count == 0 {
+        return Ok(&[]);
+    }
+    check_list::<T>(from.is_null(), count, what)?;
+    // SAFETY: not null and not too long; the rest as the caller promised.
+    Ok(unsafe { std::slice::from_raw_parts(from, count) })
+}
+
+/// A list that C gave to be written.
+///
+/// # Safety
+/// `to` is valid for reads and writes of `count` initialised elements, by nobody else while the
+/// slice is in use.
+unsafe fn list_mut<'a, T>(to: *mut T, count: usize, what: &str) -> Result<&'a mut [T]> {
+    if count == 0 {
+        return Ok(&mut []);
+    }
+    check_list::<T>(to.is_null(), count, what)?;
+    // SAFETY: not null and not too long; the rest as the caller promised.
+    Ok(unsafe { std::slice::from_raw_parts_mut(to, count) })
+}
+
+fn check_list<T>(is_null: bool, count: usize, what: &str) -> Result<()> {
+    if is_null {
+        return Err(null(what));
+    }
+    if count > isize::MAX as usize / size_of::<T>() {
+        let text = format!("{count} elements of {what} are more than memory can hold");
+        return Err(Error::new(Status::InvalidArgument, text));
+    }
+    Ok(())
+}
+
+/// A structure that grows with versions, as far as the caller knows it; `value` for the rest.
+///
+/// # Safety
+/// `from` is NULL or valid for reads of the size in its first word; any bytes are a `T`.
+unsafe fn read_sized<T>(from: *const T, value: T, name: &str) -> Result<T> {
+    if from.is_null() {
+        return Err(null(name));
+    }
+    // SAFETY: not null; the size is the first word of every such structure.
+    let size = unsafe { from.cast::<usize>().read() };
+    check_size(name, size)?;
+    let mut value = value;
+    // SAFETY: `size` bytes can be read, as the caller promised, and `value` has room for its own.
+    unsafe {
+        let to = (&raw mut value).cast::<u8>();
+        std::ptr::copy_nonoverlapping(from.cast::<u8>(), to, size.min(size_of::<T>()));
+    }
+    Ok(value)
+}
+
+/// Writes a structure that grows with versions as far as the caller knows it, zeros behind what
+/// this version knows. `value`'s first word is overwritten by the caller's size.
+///
+/// # Safety
+/// `to` is NULL or valid for reads and writes of the size in its first word.
+unsafe fn write_sized<T>(to: *mut T, value: T, name: &str) -> Result<()> {
+    if to.is_null() {
+        return Err(null(name));
+    }
+    // SAFETY: not null; the size is the first word of every such structure.
+    let size = unsafe { to.cast::<usize>().read() };
+    check_size(name, size)?;
+    let ours = size_of::<T>();
+    // SAFETY: `size` bytes are the caller's; `value` has `ours`.
+    unsafe {
+        let bytes = to.cast::<u8>();
+        std::ptr::copy_nonoverlapping((&raw const value).cast(), bytes, size.min(ours));
+        if size > ours {
+            bytes.add(ours).write_bytes(0, size - ours);
+        }
+        to.cast::<usize>().write(size);
+    }
+    Ok(())
+}
+
+fn check_size(name: &str, size: usize) -> Result<()> {
+    if (size_of::<usize>() + size_of::<u64>()..=1 << 16).contains(&size) {
+        return Ok(());
+    }
+    let text = format!("struct_size is {size}: set it to sizeof({name}) before the call");
+    Err(Error::new(Status::InvalidArgument, text))
+}
+
 /// The error for a NULL where `what` is needed.
 fn null(what: &str) -> Error {
     Error::new(Status::InvalidArgument, format!("the pointer for {what} is NULL"))
@@ -101,7 +198,7 @@ fn null(what: &str) -> Error {
 ///
 /// # Safety
 /// `to` is NULL or valid for the write.
-unsafe fn put<T>(to: *mut T, value: T, what: &str) -> crate::error::Result<()> {
+unsafe fn put<T>(to: *mut T, value: T, what: &str) -> Result<()> {
     if to.is_null() {
         return Err(null(what));
     }

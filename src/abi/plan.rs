@@ -1,6 +1,6 @@
 //! Static plans: made from buffers or a file, asked, kept in bytes.
 
-use super::{null, put};
+use super::{list, null, put, read_sized, write_sized};
 use crate::error::{Error, Result, Status};
 use crate::plan::{self, Buffer, Options, Plan as Planned, Progress, csv, handles};
 use crate::pool::slow::guarded;
@@ -205,31 +205,17 @@ pub extern "C" fn forebay_plan_destroy(plan: PlanT) -> Status {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_plan_get_info(plan: PlanT, info: *mut PlanInfo) -> Status {
     guarded(|| {
-        if info.is_null() {
-            return Err(null("the info"));
-        }
-        // SAFETY: not null, and valid as the caller promised.
-        let size = unsafe { (*info).struct_size };
-        check_size("forebay_plan_info", size)?;
         let plan = handles::get(plan as u64)?;
         let value = PlanInfo {
-            struct_size: size,
+            struct_size: 0,
             buffers: plan.buffers().len() as u64,
             height: plan.height(),
             bound: plan.bound(),
             gap: plan.gap(),
             alignment: plan.alignment(),
         };
-        let ours = size_of::<PlanInfo>();
-        // SAFETY: `size` bytes are the caller's; `value` has `ours`.
-        unsafe {
-            let to = info.cast::<u8>();
-            std::ptr::copy_nonoverlapping((&raw const value).cast(), to, size.min(ours));
-            if size > ours {
-                to.add(ours).write_bytes(0, size - ours);
-            }
-        }
-        Ok(())
+        // SAFETY: as the caller promised.
+        unsafe { write_sized(info, value, "forebay_plan_info") }
     })
 }
 
@@ -352,33 +338,6 @@ pub unsafe extern "C" fn forebay_plan_load(
     })
 }
 
-/// A list that C gave.
-///
-/// # Safety
-/// `from` is valid for reads of `count` elements while the slice is in use.
-unsafe fn list<'a, T>(from: *const T, count: usize, what: &str) -> Result<&'a [T]> {
-    if count == 0 {
-        return Ok(&[]);
-    }
-    if from.is_null() {
-        return Err(null(what));
-    }
-    if count > isize::MAX as usize / size_of::<T>() {
-        let text = format!("{count} elements of {what} are more than memory can hold");
-        return Err(Error::new(Status::InvalidArgument, text));
-    }
-    // SAFETY: not null and not too long; the rest as the caller promised.
-    Ok(unsafe { std::slice::from_raw_parts(from, count) })
-}
-
-fn check_size(name: &str, size: usize) -> Result<()> {
-    if (size_of::<usize>() + size_of::<u64>()..=1 << 16).contains(&size) {
-        return Ok(());
-    }
-    let text = format!("struct_size is {size}: set it to sizeof({name}) before the call");
-    Err(Error::new(Status::InvalidArgument, text))
-}
-
 /// The options as far as the caller knows them, the defaults for the rest. `None` for null.
 ///
 /// # Safety
@@ -387,18 +346,9 @@ unsafe fn read_options(options: *const PlanOptions) -> Result<Option<PlanOptions
     if options.is_null() {
         return Ok(None);
     }
-    // SAFETY: not null; the size is its first word.
-    let size = unsafe { (&raw const (*options).struct_size).read() };
-    check_size("forebay_plan_options", size)?;
-    let mut value = default_options();
-    let ours = size_of::<PlanOptions>();
-    // SAFETY: `size` bytes can be read; any bytes are numbers, or a function or null as the caller
-    // of the C function promised.
-    unsafe {
-        let to = (&raw mut value).cast::<u8>();
-        std::ptr::copy_nonoverlapping(options.cast::<u8>(), to, size.min(ours));
-    }
-    Ok(Some(value))
+    // SAFETY: as the caller promised; any bytes are numbers, or a function or null as the caller of
+    // the C function promised.
+    unsafe { read_sized(options, default_options(), "forebay_plan_options") }.map(Some)
 }
 
 fn default_options() -> PlanOptions {

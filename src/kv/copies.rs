@@ -75,13 +75,20 @@ impl KvCache {
     /// the work that reads or writes their targets, and, for states, before the work that writes
     /// their sources (a state that was forked goes on in its block). `None`: there are none.
     pub fn take_copies(&self, out: &mut Vec<CopyJob>) -> Option<Copies> {
+        self.take_first_copies(usize::MAX, out)
+    }
+
+    /// As [`KvCache::take_copies`], the first `most` of them.
+    pub fn take_first_copies(&self, most: usize, out: &mut Vec<CopyJob>) -> Option<Copies> {
         self.with(|core| {
             let pending = &mut core.pending;
-            if pending.waiting.is_empty() {
+            let most = most.min(pending.waiting.len());
+            if most == 0 {
                 return None;
             }
             pending.last += 1;
-            let batch = std::mem::take(&mut pending.waiting);
+            let later = pending.waiting.split_off(most);
+            let batch = std::mem::replace(&mut pending.waiting, later);
             out.extend(batch.iter().map(|held| held.job));
             pending.out.push_back((pending.last, batch));
             Some(Copies(pending.last))

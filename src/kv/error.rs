@@ -1,5 +1,6 @@
 //! Why a call of the cache was refused. Each refusal has changed nothing.
 
+use crate::error::{Error, Status};
 use std::fmt;
 
 /// What a call answers.
@@ -75,3 +76,19 @@ impl fmt::Display for KvError {
 }
 
 impl std::error::Error for KvError {}
+
+impl From<KvError> for Error {
+    fn from(error: KvError) -> Error {
+        let status = match error {
+            KvError::NoBlocks(_) => Status::NoBlocks,
+            KvError::Stale => Status::StaleSequence,
+            KvError::TooManySequences | KvError::TooLong { .. } => Status::Limit,
+            KvError::OutOfRange(_) | KvError::Geometry(_) | KvError::Config(_) => {
+                Status::InvalidArgument
+            }
+            KvError::Unsupported(_) => Status::Unsupported,
+            KvError::NoMemory => Status::OutOfMemory,
+        };
+        Error::new(status, error.to_string())
+    }
+}

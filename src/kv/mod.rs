@@ -76,6 +76,7 @@ mod error;
 mod events;
 mod evict;
 mod geometry;
+pub mod handles;
 mod hash;
 mod index;
 mod lifetime;

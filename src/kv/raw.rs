@@ -26,13 +26,23 @@ impl KvCache {
         })
     }
 
-    /// One reference more to each block. Null blocks are passed over. Errors, with nothing changed:
-    /// a block that this level did not give out, or that nobody holds.
+    /// One reference more to each block, also to registered ones that nobody holds
+    /// ([`KvCache::peek_blocks`]). Null blocks are passed over. Errors, with nothing changed: a
+    /// block that this level did not give out, or that is held by nobody and not registered.
     pub fn hold_blocks(&self, group: u32, ids: &[u32]) -> Result<()> {
         self.with(|core| {
             let blocks = core.groups.get_mut(group as usize).ok_or(NO_GROUP)?;
-            check(blocks, ids)?;
-            ids.iter().filter(|&&id| id != NULL).for_each(|&id| blocks.hold(id));
+            for &id in ids.iter().filter(|&&id| id != NULL) {
+                let block = blocks.all.get(id as usize).ok_or(NO_BLOCK)?;
+                let is_there = block.state == State::Used || block.known == Known::Raw;
+                if !block.raw || !is_there {
+                    return Err(NOT_HELD);
+                }
+            }
+            for &id in ids.iter().filter(|&&id| id != NULL) {
+                blocks.hold(id);
+                blocks.all[id as usize].hit |= blocks.all[id as usize].known == Known::Raw;
+            }
             Ok(())
         })
     }
@@ -85,6 +95,21 @@ impl KvCache {
             }
             Ok(count)
         })
+    }
+
+    /// A block of each hash, up to the first that is not there, without a reference: the numbers
+    /// go to the front of `out`, and hold until the next call that gives blocks out. Answers how
+    /// many. Of several with one hash the one that was registered first.
+    pub fn peek_blocks(&self, group: u32, digests: &[Digest], out: &mut [u32]) -> Result<usize> {
+        let core = self.core.lock();
+        let blocks = core.groups.get(group as usize).ok_or(NO_GROUP)?;
+        let mut count = 0;
+        for (digest, out) in digests.iter().zip(out) {
+            let Some(id) = blocks.find_raw(digest) else { break };
+            *out = id;
+            count += 1;
+        }
+        Ok(count)
     }
 
     /// Makes blocks unknown to the index; those that nobody holds become free. A block of a

@@ -90,21 +90,40 @@ impl KvCache {
         out.last_page_len.clear();
         out.indptr.push(0);
         for &seq in seqs {
-            let (found, per_block) = core.in_group(group, seq)?;
-            if found.len == 0 {
-                return Err(KvError::OutOfRange("a sequence without tokens has no last block"));
-            }
-            let table = &found.tables[group as usize];
-            let blocks = found.len.div_ceil(per_block);
-            let live = &table.blocks[table.trimmed as usize..blocks as usize];
+            let (live, last) = core.csr_row(group, seq)?;
             out.indices.extend(live.iter().map(|&block| block as i32));
-            let Ok(end) = i32::try_from(out.indices.len()) else {
-                return Err(KvError::OutOfRange("more entries than 32 bits can number"));
-            };
+            let Ok(end) = i32::try_from(out.indices.len()) else { return Err(TOO_MANY) };
             out.indptr.push(end);
-            out.last_page_len.push((found.len - (blocks - 1) * per_block) as i32);
+            out.last_page_len.push(last);
         }
         Ok(())
+    }
+
+    /// As [`KvCache::csr`] into arrays: `indptr` has one entry more than there are sequences,
+    /// `last_page_len` as many. Answers how many entries `indices` needs; where it has fewer, it
+    /// holds nothing of use, and the others are written all the same.
+    pub fn csr_into(
+        &self,
+        group: u32,
+        seqs: &[Seq],
+        (indptr, indices, last_page_len): (&mut [i32], &mut [i32], &mut [i32]),
+    ) -> Result<usize> {
+        if indptr.len() != seqs.len() + 1 || last_page_len.len() != seqs.len() {
+            return Err(KvError::OutOfRange("indptr needs one entry a sequence and one more"));
+        }
+        let core = self.core.lock();
+        let mut end = 0;
+        indptr[0] = 0;
+        for (at, &seq) in seqs.iter().enumerate() {
+            let (live, last) = core.csr_row(group, seq)?;
+            if let Some(row) = indices.get_mut(end..end + live.len()) {
+                row.iter_mut().zip(live).for_each(|(entry, &block)| *entry = block as i32);
+            }
+            end += live.len();
+            indptr[at + 1] = i32::try_from(end).map_err(|_| TOO_MANY)?;
+            last_page_len[at] = last;
+        }
+        Ok(end)
     }
 }
 
@@ -116,6 +135,18 @@ impl Core {
             None => return Err(NO_GROUP),
         };
         Ok((self.sequences.get(seq)?, geometry.block_tokens))
+    }
+
+    /// A sequence's blocks that are not trimmed, and the tokens in the last one.
+    fn csr_row(&self, group: u32, seq: Seq) -> Result<(&[u32], i32)> {
+        let (found, per_block) = self.in_group(group, seq)?;
+        if found.len == 0 {
+            return Err(KvError::OutOfRange("a sequence without tokens has no last block"));
+        }
+        let table = &found.tables[group as usize];
+        let blocks = found.len.div_ceil(per_block);
+        let last = found.len - (blocks - 1) * per_block;
+        Ok((&table.blocks[table.trimmed as usize..blocks as usize], last as i32))
     }
 
     fn row(&mut self, group: u32, seq: Seq, row: &mut [i32], whole: bool) -> Result<Delta> {
@@ -143,4 +174,5 @@ impl Core {
     }
 }
 
+const TOO_MANY: KvError = KvError::OutOfRange("more entries than 32 bits can number");
 const NO_GROUP: KvError = KvError::OutOfRange("the cache has no such group");

@@ -58,7 +58,7 @@ if(STEP STREQUAL "install")
     list(APPEND more ${BINDIR}/forebay)
   endif()
   foreach(file IN ITEMS ${more}
-          include/forebay.h include/forebay.hpp include/forebay_share.hpp
+          include/forebay.h include/forebay.hpp include/forebay_kv.hpp include/forebay_share.hpp
           ${LIBDIR}/libforebay.a ${LIBDIR}/libforebay.so ${LIBDIR}/libforebay.so.0
           ${LIBDIR}/libforebay.so.0.1.0 ${LIBDIR}/pkgconfig/forebay.pc
           ${LIBDIR}/cmake/forebay/forebayConfig.cmake

@@ -58,8 +58,8 @@ const COMMANDS: &[Command] = &[
     },
     Command {
         name: "demo",
-        usage: "demo [WORKLOAD...]",
-        about: "replays a real model's trace on host memory and compares",
+        usage: "demo [WORKLOAD...] | demo kv [--requests N] [--blocks N] [--batch N]",
+        about: "replays a real model's trace on host memory and compares; kv: serves requests",
         run: programs::demo,
     },
     Command {

@@ -27,7 +27,7 @@ cuMemAllocManaged 0 1
 cuMemHostAlloc 0 9
 ";
 
-/// Where a plugin's `dlsym` stays the C library's own: every call is the driver's, and none is seen.
+/// Where a plugin's `dlsym` stays the C library's own: all calls are the driver's, and unseen.
 const UNSEEN: &str = "";
 
 /// Calls of the example: the weights, and of 3 workers each 4 buffers, 2 blocks for each of 6

@@ -10,7 +10,7 @@ mod cargo;
 mod clients;
 mod cuda;
 mod cudart;
-mod library;
+pub mod library;
 mod matrix;
 mod preload;
 mod probe;

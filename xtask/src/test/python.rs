@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Runs the group.
-pub fn run(_options: Options) -> Tally {
+pub fn run(options: Options) -> Tally {
     let mut tally = Tally::default();
     let backend = match tools::python_build() {
         Ok(backend) => backend,
@@ -32,7 +32,9 @@ pub fn run(_options: Options) -> Tally {
     let usable = installed.is_ok();
     tally.check("python::install", installed);
     if usable {
-        test(&site, &mut tally);
+        for tests in ["test_forebay.py", "test_kv.py"] {
+            test(&site, tests, options.full, &mut tally);
+        }
     }
     tally
 }
@@ -95,13 +97,17 @@ fn install(wheel: &Path, site: &Path) -> Outcome<()> {
     Ok(())
 }
 
-fn test(site: &Path, tally: &mut Tally) {
+/// Runs a file of tests; with `full` also those that fetch what they are compared with.
+fn test(site: &Path, tests: &str, full: bool, tally: &mut Tally) {
     let simulated = match stage_sim() {
         Ok(folder) => folder.join("libcuda.so.1"),
         Err(why) => return tally.check("python::stage", Err(why)),
     };
     let mut python: Command = proc::program("python3");
-    python.arg(proc::root().join("tests/python/test_forebay.py")).env("PYTHONPATH", site);
+    python.arg(proc::root().join("tests/python").join(tests)).env("PYTHONPATH", site);
+    if full {
+        python.env("VLLM_SOURCE", proc::target_dir().join("vllm-source"));
+    }
     python.env_remove("LD_LIBRARY_PATH").env("PYTHONDONTWRITEBYTECODE", "1");
     python.env("FOREBAY_SIMULATED_DRIVER", simulated);
     let mut seen = Tally::default();

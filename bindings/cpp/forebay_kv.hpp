@@ -1,0 +1,215 @@
+// Forebay for C++17: a paged KV cache and its sequences. Header only, beside forebay.hpp, whose
+// rules hold: owning objects are move-only, a failing call throws, destructors never do.
+//
+// A `kv_cache` may be used by many threads at once; a `kv_sequence` by one at a time, and not after
+// its cache has ended.
+#ifndef FOREBAY_KV_HPP
+#define FOREBAY_KV_HPP
+
+#include <forebay.hpp>
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace forebay {
+
+/// Why blocks could not be had: ordinary flow control.
+inline forebay_kv_shortage no_shortage() noexcept {
+  forebay_kv_shortage none{};
+  none.struct_size = sizeof none;
+  return none;
+}
+
+/// A paged KV cache: which block holds which tokens of which sequence. Touches no device.
+/// Move-only; ends the cache.
+class kv_cache {
+ public:
+  /// No cache.
+  kv_cache() noexcept = default;
+  /// Makes one. `options` as forebay_kv_options_init() and the caller have filled it; the groups
+  /// are read here only.
+  explicit kv_cache(const forebay_kv_options &options) {
+    check(forebay_kv_create(&options, &handle_));
+  }
+  /// Makes one of groups, with defaults for the rest.
+  explicit kv_cache(const std::vector<forebay_kv_group> &groups)
+      : kv_cache(with(groups, defaults())) {}
+  kv_cache(kv_cache &&other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+  kv_cache &operator=(kv_cache &&other) noexcept {
+    kv_cache taken(std::move(other));
+    std::swap(handle_, taken.handle_);
+    return *this;
+  }
+  kv_cache(const kv_cache &) = delete;
+  kv_cache &operator=(const kv_cache &) = delete;
+  ~kv_cache() { reset(); }
+
+  /// The defaults, without groups.
+  static forebay_kv_options defaults() {
+    forebay_kv_options options{};
+    check(forebay_kv_options_init(&options));
+    return options;
+  }
+  /// These groups in these options. The groups must live until the cache is made.
+  static forebay_kv_options with(const std::vector<forebay_kv_group> &groups,
+                                 forebay_kv_options options) noexcept {
+    options.groups = groups.data();
+    options.group_count = groups.size();
+    return options;
+  }
+
+  /// The C handle; NULL when there is none.
+  forebay_kv_t get() const noexcept { return handle_; }
+  /// Whether there is a cache.
+  explicit operator bool() const noexcept { return handle_ != nullptr; }
+  /// Ends the cache, once calls of other threads on it have ended. What was still held is logged.
+  void reset() noexcept {
+    if (handle_ != nullptr) static_cast<void>(forebay_kv_destroy(handle_, nullptr));
+    handle_ = nullptr;
+  }
+
+  /// Where a group's elements lie.
+  forebay_kv_layout layout(std::uint32_t group = 0) const {
+    forebay_kv_layout found{};
+    found.struct_size = sizeof found;
+    check(forebay_kv_get_layout(handle_, group, &found));
+    return found;
+  }
+  /// A group's blocks by state at one moment, without the cache's lock.
+  forebay_kv_counts counts(std::uint32_t group = 0) const {
+    std::vector<forebay_kv_counts> all(group + std::size_t{1});
+    const forebay_kv_stats found = stats(all.data(), all.size());
+    if (group >= found.groups) check(FOREBAY_ERROR_INVALID_ARGUMENT);
+    return all[group];
+  }
+  /// The cache's figures; `groups` receives the first `count` groups' unless it is NULL.
+  forebay_kv_stats stats(forebay_kv_counts *groups = nullptr, std::size_t count = 0) const {
+    forebay_kv_stats found{};
+    found.struct_size = sizeof found;
+    check(forebay_kv_get_stats(handle_, &found, groups, count));
+    return found;
+  }
+  /// All work up to this fence has ended.
+  void pass(forebay_kv_fence fence) const { check(forebay_kv_pass(handle_, fence)); }
+  /// Appends to several sequences under one lock. Nothing: all were done. Else the first that was
+  /// refused for want of blocks, and what lacked; `done` says how many stand.
+  std::optional<forebay_kv_shortage> append(const std::vector<forebay_kv_append_item> &items,
+                                            std::size_t &done) const {
+    forebay_kv_shortage lacking = no_shortage();
+    const forebay_status status =
+        forebay_kv_append_all(handle_, items.data(), items.size(), &done, &lacking);
+    if (status == FOREBAY_ERROR_NO_BLOCKS) return lacking;
+    check(status);
+    return std::nullopt;
+  }
+  /// Holds everything against everything. Throws when something is wrong.
+  void audit() const { check(forebay_kv_check(handle_, nullptr, 0)); }
+
+  /// Makes the copies that are needed: `copy(job)` queues one; `after` is the fence behind which
+  /// all are done, 0 when they are done on return. Returns how many there were. Where `copy`
+  /// throws, all blocks of that call stay held until the cache ends.
+  template <class Copy>
+  std::size_t make_copies(forebay_kv_fence after, Copy &&copy) const {
+    std::size_t made = 0;
+    forebay_kv_copy jobs[64];
+    for (;;) {
+      std::size_t count = 0;
+      std::uint64_t batch = 0;
+      check(forebay_kv_take_copies(handle_, jobs, 64, &count, &batch));
+      if (batch == 0) return made;
+      for (std::size_t i = 0; i < count; i++) copy(jobs[i]);
+      check(forebay_kv_copied(handle_, batch, after));
+      made += count;
+    }
+  }
+
+ private:
+  forebay_kv_t handle_ = nullptr;
+};
+
+/// A sequence of a cache. Move-only; ends it, its blocks free at once, unless `end` named a fence.
+class kv_sequence {
+ public:
+  /// No sequence.
+  kv_sequence() noexcept = default;
+  /// Opens one. `salt` sets tenants apart, `priority` is 0 to 7.
+  explicit kv_sequence(const kv_cache &cache, std::uint64_t salt = 0, std::uint32_t priority = 0)
+      : cache_(cache.get()) {
+    check(forebay_kv_open(cache_, salt, priority, &handle_));
+  }
+  kv_sequence(kv_sequence &&other) noexcept
+      : cache_(other.cache_), handle_(std::exchange(other.handle_, 0)) {}
+  kv_sequence &operator=(kv_sequence &&other) noexcept {
+    kv_sequence taken(std::move(other));
+    std::swap(cache_, taken.cache_);
+    std::swap(handle_, taken.handle_);
+    return *this;
+  }
+  kv_sequence(const kv_sequence &) = delete;
+  kv_sequence &operator=(const kv_sequence &) = delete;
+  ~kv_sequence() { end(0); }
+
+  /// The C handle; 0 when there is none.
+  forebay_kv_seq get() const noexcept { return handle_; }
+  /// Whether there is a sequence.
+  explicit operator bool() const noexcept { return handle_ != 0; }
+  /// Ends it; its blocks are free once `after` has passed.
+  void end(forebay_kv_fence after) noexcept {
+    if (handle_ != 0) static_cast<void>(forebay_kv_free(cache_, &handle_, 1, after));
+    handle_ = 0;
+  }
+
+  /// Tokens that it holds.
+  std::uint32_t size() const {
+    std::uint32_t tokens = 0;
+    check(forebay_kv_len(cache_, handle_, &tokens));
+    return tokens;
+  }
+  /// Gives an empty sequence the longest prefix that is there.
+  forebay_kv_match find_prefix(const std::int32_t *tokens, std::size_t count) const {
+    forebay_kv_match found{};
+    check(forebay_kv_find_prefix(cache_, handle_, tokens, count, &found));
+    return found;
+  }
+  /// Appends tokens (NULL: only their number is known). Nothing: done. Else nothing has changed,
+  /// and this is what lacked.
+  std::optional<forebay_kv_shortage> append(const std::int32_t *tokens,
+                                            std::uint32_t count) const {
+    forebay_kv_shortage lacking = no_shortage();
+    const forebay_status status = forebay_kv_append(cache_, handle_, tokens, count, &lacking);
+    if (status == FOREBAY_ERROR_NO_BLOCKS) return lacking;
+    check(status);
+    return std::nullopt;
+  }
+  /// The first `tokens` tokens are computed.
+  void commit(std::uint32_t tokens, forebay_kv_fence after = 0) const {
+    check(forebay_kv_commit(cache_, handle_, tokens, after));
+  }
+  /// Takes the last `tokens` tokens back.
+  void rollback(std::uint32_t tokens, forebay_kv_fence after = 0) const {
+    check(forebay_kv_rollback(cache_, handle_, tokens, after));
+  }
+  /// A sequence that begins with the first `tokens` tokens of this one.
+  kv_sequence fork(std::uint32_t tokens) const {
+    kv_sequence made;
+    made.cache_ = cache_;
+    check(forebay_kv_fork(cache_, handle_, tokens, &made.handle_, 1, nullptr));
+    return made;
+  }
+  /// Writes what changed in its row; see forebay_kv_row().
+  forebay_kv_delta row(std::uint32_t group, std::int32_t *row, std::size_t entries,
+                       bool whole) const {
+    forebay_kv_delta delta{};
+    check(forebay_kv_row(cache_, group, handle_, row, entries, whole ? 1 : 0, &delta));
+    return delta;
+  }
+
+ private:
+  forebay_kv_t cache_ = nullptr;
+  forebay_kv_seq handle_ = 0;
+};
+
+}  // namespace forebay
+
+#endif  // FOREBAY_KV_HPP

@@ -1,0 +1,118 @@
+// Owning types of the paged KV cache: sequences end with their objects, once, also after moves;
+// shortage is a value; copies are made before who needs them.
+#include "check.hpp"
+
+#include <forebay_kv.hpp>
+
+#include <cstdint>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace {
+
+static_assert(!std::is_copy_constructible_v<forebay::kv_cache>);
+static_assert(!std::is_copy_constructible_v<forebay::kv_sequence>);
+static_assert(std::is_nothrow_move_constructible_v<forebay::kv_cache>);
+static_assert(std::is_nothrow_move_assignable_v<forebay::kv_cache>);
+static_assert(std::is_nothrow_move_constructible_v<forebay::kv_sequence>);
+static_assert(std::is_nothrow_move_assignable_v<forebay::kv_sequence>);
+
+/// Whether a call throws the error with this status.
+template <class Call>
+void refused(forebay_status status, Call &&call) {
+  try {
+    call();
+  } catch (const forebay::error &error) {
+    CHECK(error.status() == status);
+    return;
+  }
+  CHECK(!"it throws");
+}
+
+std::vector<forebay_kv_group> one_group(std::uint32_t blocks) {
+  std::vector<forebay_kv_group> groups(1);
+  groups[0].layers = 2;
+  groups[0].heads = 1;
+  groups[0].key_size = groups[0].value_size = 4;
+  groups[0].block_tokens = 4;
+  groups[0].element = FOREBAY_KV_F32;
+  groups[0].blocks = blocks;
+  return groups;
+}
+
+void sequences_end_with_their_objects() {
+  const forebay::kv_cache cache(one_group(9));
+  CHECK(cache.counts().free == 8 && cache.layout().block_bytes == 256);
+  {
+    forebay::kv_sequence first(cache);
+    CHECK(!first.append(nullptr, 9) && first.size() == 9 && cache.counts().used == 3);
+    forebay::kv_sequence moved(std::move(first));
+    CHECK(!first && moved && moved.size() == 9);
+    forebay::kv_sequence second(cache);
+    CHECK(!second.append(nullptr, 4) && cache.counts().used == 4);
+    second = std::move(moved);
+    CHECK(!moved && cache.counts().used == 3);
+    second.end(7);
+    CHECK(!second && cache.counts().quarantined == 3);
+    cache.pass(7);
+    CHECK(cache.counts().free == 8);
+    refused(FOREBAY_ERROR_STALE_SEQUENCE, [&] { second.size(); });
+  }
+  CHECK(cache.stats().sequences == 0);
+  cache.audit();
+}
+
+void shortage_is_a_value() {
+  const forebay::kv_cache cache(one_group(4));
+  const forebay::kv_sequence sequence(cache);
+  const auto lacking = sequence.append(nullptr, 13);
+  CHECK(lacking && lacking->need == 4 && lacking->free == 3 && sequence.size() == 0);
+  std::size_t done = 9;
+  const std::vector<forebay_kv_append_item> items = {{sequence.get(), nullptr, 12, 0},
+                                                     {sequence.get(), nullptr, 1, 0}};
+  const auto again = cache.append(items, done);
+  CHECK(again && again->need == 1 && done == 1 && sequence.size() == 12);
+}
+
+void forks_copy_what_they_write() {
+  const forebay::kv_cache cache(one_group(9));
+  const std::int32_t tokens[] = {1, 2, 3, 4, 5, 6};
+  const forebay::kv_sequence parent(cache);
+  CHECK(!parent.append(tokens, 6));
+  parent.commit(6);
+  const forebay::kv_sequence child = parent.fork(6);
+  CHECK(child.size() == 6 && cache.counts().used == 2);
+  CHECK(!child.append(tokens, 1));
+  std::vector<forebay_kv_copy> made;
+  CHECK(cache.make_copies(0, [&](const forebay_kv_copy &job) { made.push_back(job); }) == 1);
+  CHECK(made.size() == 1 && made[0].tokens == 2 && cache.counts().used == 3);
+  CHECK(cache.make_copies(0, [&](const forebay_kv_copy &job) { made.push_back(job); }) == 0);
+  std::int32_t row[4] = {-1, -1, -1, -1};
+  const forebay_kv_delta delta = child.row(0, row, 4, true);
+  CHECK(delta.from == 0 && delta.to == 4 && row[1] == static_cast<std::int32_t>(made[0].to));
+  CHECK(row[2] == 0 && row[3] == 0);
+  const forebay::kv_sequence third(cache);
+  CHECK(third.find_prefix(tokens, 5).tokens == 4);
+}
+
+void wrong_use_throws() {
+  refused(FOREBAY_ERROR_INVALID_ARGUMENT,
+          [] { forebay::kv_cache made(std::vector<forebay_kv_group>{}); });
+  const forebay::kv_cache cache(one_group(4));
+  const forebay::kv_sequence none;
+  refused(FOREBAY_ERROR_INVALID_ARGUMENT, [&] { none.size(); });
+  refused(FOREBAY_ERROR_INVALID_ARGUMENT, [&] { cache.layout(1); });
+  refused(FOREBAY_ERROR_INVALID_ARGUMENT, [&] { cache.counts(1); });
+  refused(FOREBAY_ERROR_INVALID_ARGUMENT, [&] { forebay::kv_sequence(cache, 0, 8); });
+}
+
+}  // namespace
+
+int main() {
+  sequences_end_with_their_objects();
+  shortage_is_a_value();
+  forks_copy_what_they_write();
+  wrong_use_throws();
+  return shown("caches and sequences are owned by their objects");
+}
