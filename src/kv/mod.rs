@@ -205,6 +205,8 @@ struct Core {
     events: Events,
     hits: u64,
     misses: u64,
+    /// Whether somebody puts memory behind the blocks.
+    memory: bool,
 }
 
 /// The cache.
@@ -237,6 +239,7 @@ impl KvCache {
             events: Events::new(config.events)?,
             hits: 0,
             misses: 0,
+            memory: false,
             config,
         };
         board.tell(&core);

@@ -6,7 +6,7 @@
 //! above its new end: it is done when the sequences there end and their fences pass.
 
 use super::error::{KvError, Result};
-use super::{Core, KvCache};
+use super::{Core, Group, KvCache};
 
 /// Which blocks of a group there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,13 +30,45 @@ impl KvCache {
             let Core { config, groups, events, .. } = core;
             let found = groups.get_mut(group as usize).ok_or(NO_GROUP)?;
             if !(2..=config.groups[group as usize].blocks).contains(&blocks) {
-                return Err(KvError::OutOfRange(
-                    "a group has 2 blocks at least, and as many as were configured at most",
-                ));
+                return Err(LENGTHS);
             }
             found.resize(blocks, events);
             Ok(Core::bounds(found))
         })
+    }
+
+    /// The groups.
+    pub fn groups(&self) -> Vec<Group> {
+        self.core.lock().config.groups.clone()
+    }
+
+    /// Somebody puts memory behind the first blocks of each group, as many as `initial` says: as
+    /// [`KvCache::resize`] for all groups, or none. Errors: a number of blocks that a group cannot
+    /// have, a cache in use, or one behind which memory stands.
+    pub fn begin_memory(&self, initial: &[u32]) -> Result<()> {
+        self.with(|core| {
+            let Core { config, groups, events, sequences, .. } = core;
+            let most = |(blocks, group): (&u32, &Group)| (2..=group.blocks).contains(blocks);
+            if initial.len() != groups.len() || !initial.iter().zip(&config.groups).all(most) {
+                return Err(LENGTHS);
+            }
+            let used = groups.iter().any(|blocks| blocks.counts().used > 0);
+            if core.memory || used || sequences.count() > 0 {
+                return Err(KvError::Unsupported(
+                    "memory comes before the first sequence, and once: the cache is in use",
+                ));
+            }
+            core.memory = true;
+            for (blocks, &end) in groups.iter_mut().zip(initial) {
+                blocks.resize(end, events);
+            }
+            Ok(())
+        })
+    }
+
+    /// No memory stands behind the blocks any more.
+    pub fn end_memory(&self) {
+        self.core.lock().memory = false;
     }
 
     /// Which blocks of a group there are.
@@ -60,4 +92,6 @@ impl Core {
     }
 }
 
+const LENGTHS: KvError =
+    KvError::OutOfRange("a group has 2 blocks at least, and as many as were configured at most");
 const NO_GROUP: KvError = KvError::OutOfRange("the cache has no such group");

@@ -8,8 +8,8 @@ use super::places::{difference, pages, union};
 use super::{Backed, Inner, KvMemory, NO_GROUP, Result, locked};
 use crate::error::Status;
 use crate::kv::Bounds;
-use crate::pool::keeper;
 use crate::pool::regions::Row;
+use crate::pool::{keeper, world};
 
 /// A group's pages.
 #[derive(Clone, Debug, Default)]
@@ -38,6 +38,7 @@ impl KvMemory {
 
     /// A group's memory now.
     pub fn backed(&self, group: u32) -> Result<Backed> {
+        world::check_world()?;
         let backing = locked(&self.0.backing);
         self.0.answer(group, backing.get(group as usize).ok_or(NO_GROUP)?)
     }
@@ -54,14 +55,18 @@ impl Inner {
         Ok(Backed { open, backed: backing.blocks, bytes })
     }
 
-    /// The first blocks, before anybody knows of the cache.
-    pub(super) fn begin(&self, group: u32, blocks: u32) -> Result<()> {
-        self.cache.resize(group, blocks)?;
+    /// The first blocks, before anybody uses the cache.
+    pub(super) fn begin(&self, initial: &[u32]) -> Result<()> {
+        self.cache.begin_memory(initial)?;
         let mut backing = locked(&self.backing);
-        self.grow(group, blocks, &mut backing[group as usize])
+        let groups = (0u32..).zip(initial).zip(backing.iter_mut());
+        let grown: Result<()> =
+            groups.map(|((group, &blocks), backing)| self.grow(group, blocks, backing)).collect();
+        grown.inspect_err(|_| self.cache.end_memory())
     }
 
     fn resize(&self, group: u32, blocks: u32) -> Result<Backed> {
+        world::check_world()?;
         // What has passed since may be given back too.
         let asked = self.pass();
         let mut all = locked(&self.backing);

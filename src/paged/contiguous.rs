@@ -19,6 +19,8 @@
 //! sequences. The idea is vAttention's (arXiv 2405.04437). Cost: the driver's calls, one map a page
 //! and one access call a range and growth; a call that maps nothing costs a lock.
 
+mod tend;
+
 use super::error::{MemoryError, Result};
 use super::fences::Fences;
 use super::places::{difference, pages, union};
@@ -28,8 +30,8 @@ use crate::kv::{Content, Fence, Geometry, KvError, Order, Seq};
 use crate::pool::Pool;
 use crate::pool::keeper::{self, Tended};
 use crate::pool::regions::{Region, Row};
+use crate::pool::world;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 /// What a cache of contiguous addresses is made with.
 #[derive(Clone, Debug)]
@@ -266,6 +268,7 @@ impl ContiguousKv {
 
     /// What a sequence's memory is used for.
     pub fn usage(&self, seq: Seq) -> Result<Usage> {
+        world::check_world()?;
         let slots = locked(&self.0.slots);
         let slot = &slots.all[slots.find(seq)?];
         let used = self.0.tensors.iter().map(|tensor| tensor.bytes(slot.tokens)).sum();
@@ -300,17 +303,21 @@ impl ContiguousKv {
 
     /// As [`super::KvMemory::fence`].
     pub fn fence(&self, streams: &[u64]) -> Result<Fence> {
+        world::check_world()?;
         locked(&self.0.fences).behind(&self.0.pool, streams)
     }
 
     /// As [`super::KvMemory::fence_at`].
-    pub fn fence_at(&self, value: u64) -> Fence {
-        locked(&self.0.fences).at_counter(value)
+    pub fn fence_at(&self, value: u64) -> Result<Fence> {
+        world::check_world()?;
+        Ok(locked(&self.0.fences).at_counter(value))
     }
 
     /// As [`super::KvMemory::reach`].
-    pub fn reach(&self, value: u64) {
+    pub fn reach(&self, value: u64) -> Result<()> {
+        world::check_world()?;
         locked(&self.0.fences).reach(value);
+        Ok(())
     }
 
     /// Looks which fences have passed, gives back what waited for them, and maps ahead. Answers the
@@ -324,8 +331,15 @@ impl ContiguousKv {
 
     /// Unmaps what ended sequences' ranges keep; their fences have passed. Answers the pages.
     pub fn release_kept(&self) -> Result<u64> {
+        world::check_world()?;
         let mut slots = locked(&self.0.slots);
         slots.shed(0)
+    }
+}
+
+impl Drop for ContiguousKv {
+    fn drop(&mut self) {
+        super::leave_keeper(&self.0);
     }
 }
 
@@ -394,6 +408,7 @@ impl Inner {
     }
 
     fn open(&self) -> Result<Seq> {
+        world::check_world()?;
         let mut slots = locked(&self.slots);
         let at = match slots.free.pop() {
             Some(at) => at,
@@ -423,6 +438,9 @@ impl Inner {
     }
 
     fn ensure(&self, batch: &[(Seq, u32)]) -> (usize, Result<()>) {
+        if let Err(error) = world::check_world() {
+            return (0, Err(error.into()));
+        }
         let mut slots = locked(&self.slots);
         let mut wants_ahead = false;
         for (done, &(seq, tokens)) in batch.iter().enumerate() {
@@ -464,6 +482,7 @@ impl Inner {
     }
 
     fn truncate(&self, seq: Seq, tokens: u32, after: Fence) -> Result<()> {
+        world::check_world()?;
         self.check_fence(after)?;
         let mut slots = locked(&self.slots);
         let at = slots.find(seq)?;
@@ -479,6 +498,7 @@ impl Inner {
     }
 
     fn free(&self, seqs: &[Seq], after: Fence) -> Result<()> {
+        world::check_world()?;
         self.check_fence(after)?;
         let mut slots = locked(&self.slots);
         let mut found = Vec::with_capacity(seqs.len());
@@ -507,6 +527,7 @@ impl Inner {
     }
 
     fn view(&self, seq: Seq, group: u32) -> Result<SeqView> {
+        world::check_world()?;
         let slots = locked(&self.slots);
         let base = slots.all[slots.find(seq)?].region.base();
         let &(first, count) = self.groups.get(group as usize).ok_or(super::NO_GROUP)?;
@@ -531,80 +552,5 @@ impl Inner {
             keys: side(0, layout.key_token_stride, layout.key_head_stride),
             values: values.then(|| side(1, layout.value_token_stride, layout.value_head_stride)),
         })
-    }
-
-    fn poll(&self) -> Result<Fence> {
-        let (fence, asked) = locked(&self.fences).poll();
-        let given = self.give_back();
-        let ahead = self.map_ahead();
-        asked?;
-        given?;
-        ahead?;
-        Ok(fence)
-    }
-
-    /// What waited for fences that have passed: ended sequences' ranges are free, and pages behind
-    /// no token go.
-    fn give_back(&self) -> Result<()> {
-        let mut slots = locked(&self.slots);
-        let fences = locked(&self.fences);
-        let mut result = Ok(());
-        for at in 0..slots.all.len() {
-            let slot = &mut slots.all[at];
-            if !fences.has_passed(slot.after) {
-                continue;
-            }
-            if slot.state == State::Leaving {
-                slot.state = State::Free;
-                slots.free.push(at);
-            } else if slot.state == State::Open && slot.excess {
-                let keep = self.rows(self.ahead_of(slot.tokens));
-                match slot.unmap(&keep) {
-                    Ok(_) => slot.excess = !difference(&slot.mapped, &keep).is_empty(),
-                    Err(error) => result = Err(error),
-                }
-            }
-        }
-        drop(fences);
-        result.and(slots.shed(self.config.keep_pages).map(|_| ()))
-    }
-
-    /// Maps pages for tokens to come, as far as the pool has room.
-    fn map_ahead(&self) -> Result<()> {
-        if self.config.ahead_tokens == 0 {
-            return Ok(());
-        }
-        let mut at = 0;
-        loop {
-            // The lock is let go between sequences: `ensure` is what counts.
-            let mut slots = locked(&self.slots);
-            let Some(slot) = slots.all.get_mut(at) else { return Ok(()) };
-            at += 1;
-            if slot.state != State::Open || slot.tokens == 0 {
-                continue;
-            }
-            let lack = difference(&self.rows(self.ahead_of(slot.tokens)), &slot.mapped);
-            if lack.is_empty() || !slot.region.map_if_room(&lack)? {
-                continue;
-            }
-            slot.mapped = union(&slot.mapped, &lack);
-            slots.mapped_ahead += pages(&lack);
-        }
-    }
-
-    /// Whether something waits for a fence or for the driver.
-    fn is_waiting(&self) -> bool {
-        let slots = locked(&self.slots);
-        let waits = |slot: &Slot| slot.state == State::Leaving || slot.excess;
-        slots.all.iter().any(waits) || slots.kept() > self.config.keep_pages
-    }
-}
-
-impl Tended for Inner {
-    fn tend(&self) -> Option<Duration> {
-        if let Err(error) = self.poll() {
-            tracing::debug!(%error, "contiguous sequences are looked at again later");
-        }
-        self.is_waiting().then_some(Duration::from_millis(5))
     }
 }

@@ -7,6 +7,7 @@
 
 use super::{Inner, KvMemory, NO_GROUP, Result, locked};
 use crate::kv::{Copies, CopyJob, Fence};
+use crate::pool::world;
 
 /// Copies that a failed call left.
 #[derive(Debug, Default)]
@@ -33,6 +34,7 @@ impl KvMemory {
 
 impl Inner {
     fn run_copies(&self, stream: u64) -> Result<(usize, Option<Fence>)> {
+        world::check_world()?;
         let mut left = locked(&self.copies);
         let (mut count, mut last) = (0, None);
         loop {

@@ -22,14 +22,19 @@ pub enum MemoryError {
 }
 
 impl MemoryError {
-    /// The status that the refusal is in C. Shortages of blocks are [`Status::OutOfMemory`].
+    /// The status that the refusal is in C.
     pub fn status(&self) -> Status {
-        match self {
-            MemoryError::Kv(KvError::NoBlocks(_) | KvError::NoMemory) => Status::OutOfMemory,
-            MemoryError::Kv(KvError::Unsupported(_)) => Status::Unsupported,
-            MemoryError::Kv(KvError::TooManySequences) | MemoryError::Again(_) => Status::Busy,
-            MemoryError::Kv(_) | MemoryError::Invalid(_) => Status::InvalidArgument,
-            MemoryError::Pool(error) => error.status(),
+        Error::from(self.clone()).status()
+    }
+}
+
+impl From<MemoryError> for Error {
+    fn from(error: MemoryError) -> Error {
+        match error {
+            MemoryError::Kv(error) => error.into(),
+            MemoryError::Pool(error) => error,
+            MemoryError::Again(what) => Error::new(Status::Busy, what),
+            MemoryError::Invalid(what) => Error::new(Status::InvalidArgument, what),
         }
     }
 }

@@ -70,6 +70,7 @@ pub mod contiguous;
 mod copies;
 mod error;
 mod fences;
+pub mod handles;
 mod places;
 mod staging;
 pub mod tables;
@@ -80,9 +81,9 @@ pub use error::{MemoryError, Result};
 use crate::base::sync::SpinLock;
 use crate::error::{Error, Status};
 use crate::kv::{self, Fence, KvCache, Layout};
-use crate::pool::Pool;
 use crate::pool::keeper::{self, Tended};
 use crate::pool::regions::Region;
+use crate::pool::{Pool, world};
 use backing::Backing;
 use copies::Unfinished;
 use fences::Fences;
@@ -131,14 +132,15 @@ pub struct Backed {
 }
 
 /// A KV cache whose blocks have memory. See the room's page. Dropping it gives the memory back:
-/// the caller knows that no work uses it any more.
+/// the caller knows that no work uses it any more. In a forked child every call that takes a lock
+/// of a memory's own is refused.
 #[derive(Debug)]
 pub struct KvMemory(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
     pool: Pool,
-    cache: KvCache,
+    cache: Arc<KvCache>,
     /// Before the region: copies into and out of it are awaited first.
     tables: Mutex<Tables>,
     region: Region,
@@ -161,13 +163,21 @@ impl KvMemory {
     /// A configuration that makes no sense; no address space, or no memory below the pool's limit
     /// for the first blocks: nothing is kept then.
     pub fn new(pool: &Pool, config: MemoryConfig) -> Result<KvMemory> {
-        let MemoryConfig { kv: config, initial } = config;
-        if initial.len() != config.groups.len() {
+        let cache = KvCache::new(config.kv)?;
+        KvMemory::over(pool, Arc::new(cache), &config.initial)
+    }
+
+    /// As [`KvMemory::new`] for a cache that others hold too and nobody has used: its blocks have
+    /// memory from now on, as many of each group as `initial` says.
+    ///
+    /// # Errors
+    /// As [`KvMemory::new`]; also for a cache in use, or behind which memory stands.
+    pub fn over(pool: &Pool, cache: Arc<KvCache>, initial: &[u32]) -> Result<KvMemory> {
+        let pool = Pool::from_number(pool.id())?;
+        let groups = cache.groups();
+        if initial.len() != groups.len() {
             return Err(MemoryError::Invalid("each group needs a number of blocks to begin with"));
         }
-        let pool = Pool::from_number(pool.id())?;
-        let groups = config.groups.clone();
-        let cache = KvCache::new(config)?;
         let granule = pool.page_bytes()? as u64;
         let mut places = Vec::new();
         let mut end = 0u64;
@@ -190,9 +200,7 @@ impl KvMemory {
             region,
             places,
         };
-        for (group, blocks) in (0u32..).zip(initial) {
-            inner.begin(group, blocks)?;
-        }
+        inner.begin(initial)?;
         let inner = Arc::new(inner);
         let tended: Arc<dyn Tended> = Arc::clone(&inner) as Arc<dyn Tended>;
         keeper::tend_too(inner.pool.id(), &tended);
@@ -202,7 +210,7 @@ impl KvMemory {
     /// The books. Two of its calls are this room's: [`KvCache::pass`] ([`KvMemory::poll`] makes
     /// it) and [`KvCache::resize`] ([`KvMemory::resize`]); fences given to the others are those of
     /// [`KvMemory::fence`].
-    pub fn cache(&self) -> &KvCache {
+    pub fn cache(&self) -> &Arc<KvCache> {
         &self.0.cache
     }
 
@@ -217,21 +225,25 @@ impl KvMemory {
     /// A fence behind all work queued so far on these streams, 1 to 64. Streams that capture a
     /// graph are refused.
     pub fn fence(&self, streams: &[u64]) -> Result<Fence> {
+        world::check_world()?;
         locked(&self.0.fences).behind(&self.0.pool, streams)
     }
 
     /// A fence that passes when the caller's counter is at `value` or above ([`KvMemory::reach`]).
-    pub fn fence_at(&self, value: u64) -> Fence {
-        locked(&self.0.fences).at_counter(value)
+    pub fn fence_at(&self, value: u64) -> Result<Fence> {
+        world::check_world()?;
+        Ok(locked(&self.0.fences).at_counter(value))
     }
 
     /// The caller's counter is at `value`: the work that it stands for has ended.
-    pub fn reach(&self, value: u64) {
+    pub fn reach(&self, value: u64) -> Result<()> {
+        world::check_world()?;
         locked(&self.0.fences).reach(value);
+        Ok(())
     }
 
-    /// Looks which fences have passed, tells the cache, and goes on with what waits for that: groups
-    /// that shrink. Answers the highest fence that has passed. Never waits.
+    /// Looks which fences have passed, tells the cache, and goes on with what waits for that:
+    /// groups that shrink. Answers the highest fence that has passed. Never waits.
     ///
     /// # Errors
     /// A driver call's failure; what was done before it stands, and the next call goes on.
@@ -242,6 +254,7 @@ impl KvMemory {
 
 impl Inner {
     fn poll(&self) -> Result<Fence> {
+        world::check_world()?;
         let asked = self.pass();
         let released = self.release_all();
         let fence = asked?;
@@ -260,6 +273,40 @@ impl Inner {
             self.cache.pass(fence);
         }
         asked.map(|()| fence)
+    }
+}
+
+impl Drop for KvMemory {
+    fn drop(&mut self) {
+        leave_keeper(&self.0);
+    }
+}
+
+/// Has the keeper look after something no more, and waits for a look under way: what its owner
+/// drops has ended then.
+fn leave_keeper<T: Tended + 'static>(inner: &Arc<T>) {
+    // In a forked child there is no keeper, and a lock may be held for ever.
+    if world::check_world().is_err() {
+        return;
+    }
+    let tended: Arc<dyn Tended> = Arc::clone(inner) as Arc<dyn Tended>;
+    keeper::tend_no_more(&tended);
+    drop(tended);
+    for _ in 0..PATIENCE {
+        if Arc::strong_count(inner) == 1 {
+            return;
+        }
+        std::thread::sleep(Duration::from_micros(100));
+    }
+    tracing::warn!("the keeper still looks after memory that is dropped; it ends it");
+}
+
+/// Looks of 100 us at the keeper that an end waits for at most.
+const PATIENCE: u32 = 20_000;
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.cache.end_memory();
     }
 }
 

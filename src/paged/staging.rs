@@ -45,8 +45,8 @@ const ALL_IN_FLIGHT: MemoryError =
     MemoryError::Again("all staging buffers are in flight: call again when a copy has ended");
 
 impl Ring {
-    /// A ring of at most `most` buffers of `bytes` each, for copies to `pool`'s device; none is made
-    /// yet.
+    /// A ring of at most `most` buffers of `bytes` each, for copies to `pool`'s device; none is
+    /// made yet.
     pub(super) fn new(pool: &Pool, bytes: usize, most: usize) -> Result<Ring> {
         let own = pool.driver()?.device().host_accessible;
         let number = if own { pool.id() } else { devices::host_pool()? };

@@ -11,7 +11,7 @@
 use super::staging::Ring;
 use super::{Inner, KvMemory, MemoryError, NO_GROUP, Result, locked};
 use crate::kv::{KvCache, KvError, Seq};
-use crate::pool::Pool;
+use crate::pool::{Pool, world};
 use std::collections::HashMap;
 
 /// What a table is bound with.
@@ -83,6 +83,7 @@ impl KvMemory {
     /// No such group, or one that has a table; no rows or entries; an address that is 0 or no
     /// multiple of 4.
     pub fn bind_table(&self, table: Table) -> Result<()> {
+        world::check_world()?;
         let mut tables = locked(&self.0.tables);
         if self.0.places.get(table.group as usize).is_none() {
             return Err(NO_GROUP);
@@ -96,6 +97,7 @@ impl KvMemory {
 
     /// Unbinds a group's table; waits for copies in flight.
     pub fn unbind_table(&self, group: u32) -> Result<()> {
+        world::check_world()?;
         let bound = locked(&self.0.tables).0.remove(&group);
         bound.map(drop).ok_or(NO_TABLE)
     }
@@ -108,6 +110,7 @@ impl KvMemory {
     /// stale sequence, or one with more blocks than a row; a driver call's failure; a stream that
     /// captures a graph. No change is lost, but part of it may have been sent.
     pub fn sync_table(&self, group: u32, seqs: &[Seq], stream: u64) -> Result<Synced> {
+        world::check_world()?;
         let mut tables = locked(&self.0.tables);
         let bound = tables.0.get_mut(&group).ok_or(NO_TABLE)?;
         bound.follow(&self.0.cache, seqs)?;
@@ -116,6 +119,7 @@ impl KvMemory {
 
     /// A table's staging buffers.
     pub fn staging(&self, group: u32) -> Result<Staging> {
+        world::check_world()?;
         let tables = locked(&self.0.tables);
         let (buffers, in_flight) = tables.0.get(&group).ok_or(NO_TABLE)?.ring.counts();
         Ok(Staging { buffers, in_flight })

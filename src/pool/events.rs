@@ -6,12 +6,14 @@
 
 use super::control::driver_error;
 use super::core::unknown_stream;
+use super::world::check_world;
 use super::{Pool, registry};
 use crate::driver::{Driver, EventHandle, Scope, StreamHandle};
 use crate::error::{Result, Status};
 use std::sync::Arc;
 
-/// A point in a stream's work. Goes back to its pool when dropped. All methods may be called from
+/// A point in a stream's work. Asking about it makes no driver call in a forked child. Goes back
+/// to its pool when dropped. All methods may be called from
 /// any thread.
 pub struct Event {
     pool: u64,
@@ -59,11 +61,13 @@ impl Pool {
 impl Event {
     /// Whether all work before it is done. Never waits.
     pub fn passed(&self) -> Result<bool> {
+        check_world()?;
         self.driver.event_query(self.handle).map_err(driver_error)
     }
 
     /// Waits until [`Event::passed`] would say true.
     pub fn wait(&self) -> Result<()> {
+        check_world()?;
         self.driver.event_synchronize(self.handle).map_err(driver_error)
     }
 }

@@ -35,7 +35,7 @@ const TICK: Duration = Duration::from_millis(5);
 /// pool's callback holds the lock that the keeper waits for.
 const END_PATIENCE: Duration = Duration::from_secs(2);
 
-/// What the keeper looks after besides a pool: memory of a pool that a room above fills and empties.
+/// What the keeper looks after besides a pool: memory of it that a room above fills and empties.
 pub trait Tended: Send + Sync {
     /// One look, with no lock held. Answers when to look again; `None`: not before the pool's next
     /// poke. Must not wait and must not call the keeper but by [`poke`].
@@ -49,6 +49,12 @@ pub fn tend_too(id: u64, tended: &Arc<dyn Tended>) {
     let mut all = TENDED.lock().unwrap_or_else(PoisonError::into_inner);
     all.retain(|(_, tended)| tended.strong_count() > 0);
     all.push((id, Arc::downgrade(tended)));
+}
+
+/// The keeper begins no look after `tended` any more; one may be under way.
+pub fn tend_no_more(tended: &Arc<dyn Tended>) {
+    let mut all = TENDED.lock().unwrap_or_else(PoisonError::into_inner);
+    all.retain(|(_, other)| !std::ptr::addr_eq(other.as_ptr(), Arc::as_ptr(tended)));
 }
 
 /// Looks after what belongs to these pools. Answers when to look again.

@@ -4,10 +4,11 @@ use crate::device;
 use crate::{MIB, llama, memory, sequence};
 use forebay::driver::Driver;
 use forebay::error::Status;
-use forebay::kv::{self, Geometry, KvError, Order};
+use forebay::kv::{self, Geometry, KvCache, KvError, Order};
 use forebay::paged::tables::Table;
 use forebay::paged::{KvMemory, MemoryConfig, MemoryError};
 use forebay::pool::regions::Row;
+use std::sync::Arc;
 
 #[test]
 fn configurations_without_sense_are_refused() {
@@ -24,7 +25,8 @@ fn configurations_without_sense_are_refused() {
         let refused = new(&[blocks], kept);
         assert!(matches!(refused, Err(MemoryError::Kv(KvError::OutOfRange(_)))), "{blocks}");
     }
-    assert!(matches!(new(&[2], |kv| kv.groups.clear()), Err(MemoryError::Invalid(_))));
+    let empty = new(&[2], |kv| kv.groups.clear());
+    assert!(matches!(empty, Err(MemoryError::Kv(KvError::Config(_)))));
     let none = |kv: &mut kv::Config| kv.max_sequences = 0;
     assert!(matches!(new(&[2], none), Err(MemoryError::Kv(KvError::Config(_)))));
     // Eight pages are all there are.
@@ -43,6 +45,30 @@ fn configurations_without_sense_are_refused() {
         kv.groups = vec![kv::Group { geometry, blocks: 1 << 20 }; 2];
     };
     assert!(new(&[2, 2], huge).is_err());
+    device::end(&driver, pool, &[]);
+}
+
+#[test]
+fn memory_comes_once_and_before_the_first_sequence() {
+    let (driver, pool) = device::small_pool(16 * MIB);
+    let config = kv::Config::new(llama(Order::BlockOuter), 100);
+    let cache = Arc::new(KvCache::new(config).expect("it makes sense"));
+    let over = |blocks| KvMemory::over(&pool, Arc::clone(&cache), &[blocks]);
+    let in_use = |answer: Result<KvMemory, MemoryError>| {
+        assert!(matches!(answer, Err(MemoryError::Kv(KvError::Unsupported(_)))), "{answer:?}");
+    };
+    assert_eq!(over(9).expect_err("8 pages are all").status(), Status::OutOfMemory);
+    let memory = over(4).expect("a refusal leaves no trace");
+    in_use(over(4));
+    drop(memory);
+    let seq = cache.open(kv::Open::default()).expect("room");
+    in_use(over(4));
+    cache.free(&[seq], kv::NO_FENCE).expect("open");
+    let mut blocks = [0; 1];
+    cache.take_blocks(0, &mut blocks).expect("a block");
+    in_use(over(4));
+    cache.release_blocks(0, &blocks, kv::NO_FENCE).expect("held");
+    drop(over(4).expect("nobody uses it"));
     device::end(&driver, pool, &[]);
 }
 

@@ -183,11 +183,11 @@ fn pages_behind_tokens_taken_back_wait_for_the_fence() {
     let (driver, pool, kv) = open(64, config(llama(Order::BlockOuter)));
     let seq = kv.open().expect("room");
     ensure(&kv, seq, 100);
-    let fence = kv.fence_at(1);
+    let fence = kv.fence_at(1).expect("alive");
     kv.truncate(seq, 33, fence).expect("it holds them");
     kv.poll().expect("no fault");
     assert_eq!(kv.usage(seq).expect("open").mapped, 8 * PAGE);
-    kv.reach(1);
+    kv.reach(1).expect("alive");
     kv.poll().expect("no fault");
     let usage = kv.usage(seq).expect("open");
     assert_eq!((usage.tokens, usage.mapped), (33, 4 * PAGE));

@@ -90,20 +90,20 @@ fn fences_pass_in_their_order() {
     }
     let first = memory.fence(&[s[0]]).expect("a stream");
     let second = memory.fence(&[s[1]]).expect("a stream");
-    let third = memory.fence_at(7);
-    let fourth = memory.fence_at(3);
+    let third = memory.fence_at(7).expect("alive");
+    let fourth = memory.fence_at(3).expect("alive");
     assert_eq!((first, second, third, fourth), (1, 2, 3, 4));
     driver.unhold(StreamHandle(s[1])).expect("a stream");
     driver.quiesce_stream(s[1]);
-    memory.reach(3);
+    memory.reach(3).expect("alive");
     assert_eq!(memory.poll().expect("no fault"), 0, "the first has not passed");
     driver.unhold(StreamHandle(s[0])).expect("a stream");
     driver.quiesce();
     assert_eq!(memory.poll().expect("no fault"), second, "the counter is at 3");
-    memory.reach(2);
-    memory.reach(6);
+    memory.reach(2).expect("alive");
+    memory.reach(6).expect("alive");
     assert_eq!(memory.poll().expect("no fault"), second);
-    memory.reach(7);
+    memory.reach(7).expect("alive");
     assert_eq!(memory.poll().expect("no fault"), fourth);
     assert!(matches!(memory.fence(&[]), Err(MemoryError::Invalid(_))));
 }

@@ -1,0 +1,49 @@
+//! Memories by number, for programs that hold them through the C API.
+//!
+//! Owns every such memory until it is let go. Promises that a number is never given twice, so that
+//! a stale one is an error and nothing else; one that is let go stays until calls that use it have
+//! ended. In a forked child every call is refused before a lock is touched. Cost: a short lock.
+
+use super::KvMemory;
+use crate::error::{Error, Result, Status};
+use crate::pool::world;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+static LIVE: Mutex<(u64, BTreeMap<u64, Arc<KvMemory>>)> = Mutex::new((0, BTreeMap::new()));
+
+fn live() -> Result<MutexGuard<'static, (u64, BTreeMap<u64, Arc<KvMemory>>)>> {
+    world::check_world()?;
+    Ok(LIVE.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+fn unknown(number: u64) -> Error {
+    let text = format!("no KV memory has the handle {number:#x}: never made, or destroyed");
+    Error::new(Status::InvalidArgument, text)
+}
+
+/// Keeps a memory; its number, never 0.
+pub fn keep(memory: KvMemory) -> Result<u64> {
+    let mut live = live()?;
+    live.0 += 1;
+    let number = live.0;
+    live.1.insert(number, Arc::new(memory));
+    Ok(number)
+}
+
+/// The memory with this number.
+///
+/// # Errors
+/// [`Status::InvalidArgument`] when there is none; [`Status::Forked`], [`Status::ShutDown`].
+pub fn get(number: u64) -> Result<Arc<KvMemory>> {
+    live()?.1.get(&number).cloned().ok_or_else(|| unknown(number))
+}
+
+/// Lets a memory go; it ends with the answer, or with the last call that uses it.
+///
+/// # Errors
+/// As [`get`].
+pub fn take(number: u64) -> Result<Arc<KvMemory>> {
+    let gone = live()?.1.remove(&number);
+    gone.ok_or_else(|| unknown(number))
+}
