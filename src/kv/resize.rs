@@ -6,7 +6,7 @@
 //! above its new end: it is done when the sequences there end and their fences pass.
 
 use super::error::{KvError, Result};
-use super::{Core, Group, KvCache};
+use super::{Core, Fence, Group, KvCache};
 
 /// Which blocks of a group there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,16 +44,19 @@ impl KvCache {
 
     /// Somebody puts memory behind the first blocks of each group, as many as `initial` says: as
     /// [`KvCache::resize`] for all groups, or none. Errors: a number of blocks that a group cannot
-    /// have, a cache in use, or one behind which memory stands.
-    pub fn begin_memory(&self, initial: &[u32]) -> Result<()> {
+    /// have, a cache in use, or one behind which memory stands. Answers the highest fence that has
+    /// passed: those to come must be above.
+    pub fn begin_memory(&self, initial: &[u32]) -> Result<Fence> {
         self.with(|core| {
             let Core { config, groups, events, sequences, .. } = core;
             let most = |(blocks, group): (&u32, &Group)| (2..=group.blocks).contains(blocks);
             if initial.len() != groups.len() || !initial.iter().zip(&config.groups).all(most) {
                 return Err(LENGTHS);
             }
-            let used = groups.iter().any(|blocks| blocks.counts().used > 0);
-            if core.memory || used || sequences.count() > 0 {
+            let counts = groups.iter().map(|blocks| blocks.counts());
+            let used = counts.map(|counts| counts.used + counts.quarantined).any(|held| held > 0);
+            let passed = groups.iter().map(|blocks| blocks.passed()).max().unwrap_or(0);
+            if core.memory || passed > i64::MAX as u64 || used || sequences.count() > 0 {
                 return Err(KvError::Unsupported(
                     "memory comes before the first sequence, and once: the cache is in use",
                 ));
@@ -62,13 +65,19 @@ impl KvCache {
             for (blocks, &end) in groups.iter_mut().zip(initial) {
                 blocks.resize(end, events);
             }
-            Ok(())
+            Ok(passed)
         })
     }
 
-    /// No memory stands behind the blocks any more.
+    /// No memory stands behind the blocks any more: all that were configured are there again.
     pub fn end_memory(&self) {
-        self.core.lock().memory = false;
+        self.with(|core| {
+            let Core { config, groups, events, .. } = core;
+            for (blocks, group) in groups.iter_mut().zip(&config.groups) {
+                blocks.resize(group.blocks, events);
+            }
+            core.memory = false;
+        });
     }
 
     /// Which blocks of a group there are.

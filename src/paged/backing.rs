@@ -55,14 +55,11 @@ impl Inner {
         Ok(Backed { open, backed: backing.blocks, bytes })
     }
 
-    /// The first blocks, before anybody uses the cache.
+    /// Memory for the first blocks, before anybody uses the cache.
     pub(super) fn begin(&self, initial: &[u32]) -> Result<()> {
-        self.cache.begin_memory(initial)?;
         let mut backing = locked(&self.backing);
-        let groups = (0u32..).zip(initial).zip(backing.iter_mut());
-        let grown: Result<()> =
-            groups.map(|((group, &blocks), backing)| self.grow(group, blocks, backing)).collect();
-        grown.inspect_err(|_| self.cache.end_memory())
+        let mut groups = (0u32..).zip(initial).zip(backing.iter_mut());
+        groups.try_for_each(|((group, &blocks), backing)| self.grow(group, blocks, backing))
     }
 
     fn resize(&self, group: u32, blocks: u32) -> Result<Backed> {

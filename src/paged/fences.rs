@@ -33,6 +33,11 @@ pub(super) struct Fences {
 const STREAMS_MAX: usize = 64;
 
 impl Fences {
+    /// Numbers above `passed`.
+    pub(super) fn above(passed: Fence) -> Fences {
+        Fences { last: passed, passed, ..Fences::default() }
+    }
+
     /// A number that passes when all work queued so far on these streams has ended.
     pub(super) fn behind(&mut self, pool: &Pool, streams: &[u64]) -> Result<Fence> {
         if streams.is_empty() || streams.len() > STREAMS_MAX {

@@ -10,9 +10,14 @@ use crate::pool::world;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-static LIVE: Mutex<(u64, BTreeMap<u64, Arc<KvMemory>>)> = Mutex::new((0, BTreeMap::new()));
+struct Memories {
+    last: u64,
+    live: BTreeMap<u64, Arc<KvMemory>>,
+}
 
-fn live() -> Result<MutexGuard<'static, (u64, BTreeMap<u64, Arc<KvMemory>>)>> {
+static LIVE: Mutex<Memories> = Mutex::new(Memories { last: 0, live: BTreeMap::new() });
+
+fn memories() -> Result<MutexGuard<'static, Memories>> {
     world::check_world()?;
     Ok(LIVE.lock().unwrap_or_else(PoisonError::into_inner))
 }
@@ -24,10 +29,10 @@ fn unknown(number: u64) -> Error {
 
 /// Keeps a memory; its number, never 0.
 pub fn keep(memory: KvMemory) -> Result<u64> {
-    let mut live = live()?;
-    live.0 += 1;
-    let number = live.0;
-    live.1.insert(number, Arc::new(memory));
+    let mut memories = memories()?;
+    memories.last += 1;
+    let number = memories.last;
+    memories.live.insert(number, Arc::new(memory));
     Ok(number)
 }
 
@@ -36,7 +41,7 @@ pub fn keep(memory: KvMemory) -> Result<u64> {
 /// # Errors
 /// [`Status::InvalidArgument`] when there is none; [`Status::Forked`], [`Status::ShutDown`].
 pub fn get(number: u64) -> Result<Arc<KvMemory>> {
-    live()?.1.get(&number).cloned().ok_or_else(|| unknown(number))
+    memories()?.live.get(&number).cloned().ok_or_else(|| unknown(number))
 }
 
 /// Lets a memory go; it ends with the answer, or with the last call that uses it.
@@ -44,6 +49,6 @@ pub fn get(number: u64) -> Result<Arc<KvMemory>> {
 /// # Errors
 /// As [`get`].
 pub fn take(number: u64) -> Result<Arc<KvMemory>> {
-    let gone = live()?.1.remove(&number);
+    let gone = memories()?.live.remove(&number);
     gone.ok_or_else(|| unknown(number))
 }

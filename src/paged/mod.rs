@@ -189,12 +189,14 @@ impl KvMemory {
             places.push(place);
         }
         let region = pool.region(usize::try_from(end).map_err(|_| TOO_LONG)?)?;
+        let passed = cache.begin_memory(initial)?;
+        // From here on its drop ends the memory.
         let inner = Inner {
             tables: Mutex::new(Tables::default()),
             backing: Mutex::new(vec![Backing::default(); groups.len()]),
-            fences: Mutex::default(),
+            fences: Mutex::new(Fences::above(passed)),
             copies: Mutex::default(),
-            passed: SpinLock::new(0),
+            passed: SpinLock::new(passed),
             pool,
             cache,
             region,

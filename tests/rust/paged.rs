@@ -3,8 +3,6 @@
 
 #[path = "paged/bad_input.rs"]
 mod bad_input;
-#[path = "common/mod.rs"]
-mod common;
 #[path = "paged/contiguous.rs"]
 mod contiguous;
 #[path = "common/device.rs"]
@@ -18,9 +16,13 @@ mod late;
 #[path = "paged/tables.rs"]
 mod tables;
 
+use forebay::config::Config;
+use forebay::driver::Driver;
+use forebay::driver::host::{HostDriver, HostOptions};
 use forebay::kv::{self, Content, Element, Geometry, KvCache, Open, Order, Seq, Tokens};
 use forebay::paged::{KvMemory, MemoryConfig};
-use forebay::pool::Pool;
+use forebay::pool::{Pool, Settings};
+use std::sync::Arc;
 
 const MIB: usize = 1 << 20;
 
@@ -48,6 +50,17 @@ fn small(order: Order) -> Geometry {
         block_tokens: 4,
         ..llama(order)
     }
+}
+
+/// A pool without a keeper over a host device of its own, and some streams.
+fn host_pool(options: HostOptions, streams: usize) -> (Arc<HostDriver>, Pool, Vec<u64>) {
+    let total = options.total_bytes as u64;
+    let driver = Arc::new(HostDriver::new(options).expect("a host device"));
+    let mut settings = Settings::resolve(&Config::default(), total, true);
+    settings.keeper = false;
+    let pool = Pool::with_driver(driver.clone() as Arc<dyn Driver>, settings).expect("a pool");
+    let streams = (0..streams).map(|_| driver.stream_create().expect("a stream").0).collect();
+    (driver, pool, streams)
 }
 
 /// A cache of one group, `initial` of `most` blocks there at the beginning; no prefixes.

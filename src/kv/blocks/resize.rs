@@ -58,6 +58,11 @@ impl Blocks {
         }
     }
 
+    /// The highest fence that has passed.
+    pub(in super::super) fn passed(&self) -> u64 {
+        self.passed
+    }
+
     /// The end.
     pub(in super::super) fn end(&self) -> u32 {
         self.end

@@ -88,6 +88,19 @@ fn a_kernel_of_constant_strides_reads_what_was_written_while_the_sequence_grew()
             (0..geometry.layers).for_each(|l| (0..geometry.heads).for_each(|h| f(l, h)));
         };
         let first = kv.view(seqs[0], 0).expect("open");
+        let (key, value_side) = (first.keys, first.values.expect("attention"));
+        let strides = |side: Side| (side.token_stride, side.layer_stride, side.head_stride);
+        match order {
+            Order::BlockOuter => {
+                assert_eq!(strides(key), (3 * 256, 256, 128));
+                assert_eq!(strides(value_side), (3 * 128, 128, 64));
+            }
+            // 4,096 tokens of a layer's keys are 1 MiB, of its values half of that.
+            Order::LayerOuter => {
+                assert_eq!(strides(key), (256, PAGE, 128));
+                assert_eq!(strides(value_side), (128, PAGE, 64));
+            }
+        }
         let mut tokens = 0;
         for grown in [1, 7, 500, 3000, 4096] {
             for (nth, &seq) in seqs.iter().enumerate() {

@@ -1,9 +1,8 @@
 //! Bound tables: what reaches the device is what the cache says, by deltas, and staging is never
 //! written while a copy from it is in flight.
 
-use crate::common::{self, Random, seed};
-use crate::device;
-use crate::{MIB, memory, sequence, small};
+use crate::device::{self, Random, seed};
+use crate::{MIB, host_pool, memory, sequence, small};
 use forebay::driver::faulty::{CallSet, Fault};
 use forebay::driver::host::{HostDriver, HostOptions};
 use forebay::driver::{Call, Driver};
@@ -19,9 +18,8 @@ const STRIDE: u32 = 12;
 /// A device whose queued work runs when the test says.
 fn late() -> (Arc<HostDriver>, Pool, u64) {
     let options = HostOptions { total_bytes: 32 * MIB, deferred: true, ..Default::default() };
-    let (driver, pool) = common::pool(options, |settings| settings.keeper = false);
-    let stream = common::streams(&driver, 1)[0];
-    (driver, pool, stream)
+    let (driver, pool, streams) = host_pool(options, 1);
+    (driver, pool, streams[0])
 }
 
 fn table(pool: &Pool) -> Table {
