@@ -115,7 +115,7 @@ static void copies_and_tables(void) {
 
   forebay_kv_seq seqs[2] = {sequence(kv, 8), 0};
   memset((char *)base + MIB(2), 0x77, MIB(2));
-  CHECK_OK(forebay_kv_fork(kv, seqs[0], 8, &seqs[1], 1));
+  CHECK_OK(forebay_kv_fork(kv, seqs[0], 8, &seqs[1], 1, NULL));
   CHECK_OK(forebay_kv_append(kv, seqs[1], NULL, 30, NULL));
   size_t count = 0;
   CHECK_OK(forebay_kv_memory_run_copies(memory, stream, &count));
