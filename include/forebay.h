@@ -2008,8 +2008,8 @@ forebay_status forebay_kv_memory_view(forebay_kv_memory_t memory,
 
 /**
  * Makes a fence behind all work queued so far on some streams. What is freed behind it by
- * forebay_kv_free() and its like is handed out again when a poll has seen it passed. Fences pass in
- * their order.
+ * forebay_kv_free() and its like is handed out again when a poll has seen it passed. Fences pass
+ * in their order.
  *
  * @param count 1 to 64.
  * @return FOREBAY_ERROR_INVALID_STREAM; FOREBAY_ERROR_BUSY for a stream that captures a graph.
@@ -2059,8 +2059,8 @@ forebay_status forebay_kv_memory_poll(forebay_kv_memory_t memory, forebay_kv_fen
 
 /**
  * Queues the copies that the cache asks for on a stream, instead of forebay_kv_take_copies() and
- * forebay_kv_copied(): before the work that reads or writes their targets. After a failure the next
- * call queues all of them; the work that needs them must not be queued until then.
+ * forebay_kv_copied(): before the work that reads or writes their targets. After a failure the
+ * next call queues all of them; the work that needs them must not be queued until then.
  *
  * @param count NULL, or receives how many.
  *
