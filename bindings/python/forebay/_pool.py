@@ -36,7 +36,7 @@ _NUMBERS = frozenset(
 class Stats:
     """A pool's accounts, in bytes unless the name says otherwise.
 
-    live, cached, pending, trapped, idle and other are disjoint; their sum is ``mapped_bytes``
+    live, cached, pending, trapped, idle, region and other are disjoint; their sum is ``mapped_bytes``
     while no other thread allocates or frees.
     """
 
@@ -70,6 +70,7 @@ class Stats:
     unmapped_stock_bytes: int
     host_live_bytes: int
     host_mapped_bytes: int
+    region_bytes: int
 
 
 @dataclass(frozen=True)
