@@ -1967,7 +1967,8 @@ forebay_status forebay_kv_memory_destroy(forebay_kv_memory_t memory);
  * @return FOREBAY_ERROR_OUT_OF_MEMORY, with nothing changed; FOREBAY_ERROR_INVALID_ARGUMENT for a
  * number of blocks that the group cannot have.
  *
- * Thread-safe. Costs the driver's calls.
+ * Thread-safe. Costs the driver's calls. The pool's out-of-memory callback may run inside; it must
+ * not call this memory then.
  *
  * # Safety
  * `backed` is NULL or valid for reads and writes of its struct_size.

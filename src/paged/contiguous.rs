@@ -16,7 +16,8 @@
 //! The price of contiguous addresses is the tail: a range's last page is partly empty
 //! ([`Usage::waste`]), with 2 MiB pages and Llama-3-8B in bf16 4 MiB a sequence at worst where
 //! layers lie together, 128 MiB where each has a range of its own. Nothing is shared between
-//! sequences. The idea is vAttention's (arXiv 2405.04437). Cost: the driver's calls, one map a page
+//! sequences. The pool's callbacks must not call a cache whose own call maps or unmaps. The idea is
+//! vAttention's (arXiv 2405.04437). Cost: the driver's calls, one map a page
 //! and one access call a range and growth; a call that maps nothing costs a lock.
 
 mod tend;

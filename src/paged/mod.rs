@@ -17,7 +17,8 @@
 //!   from them is in flight ([`tables`]).
 //!
 //! All calls may come from any thread. Locks, outermost first: one of a memory's own, the cache's,
-//! the pool's. No callback runs under any. Cost: calls of the cache itself cost what they cost
+//! the pool's. The pool's callbacks run under a memory's own lock where a call of its own maps or
+//! unmaps: they must not call that memory. Cost: calls of the cache itself cost what they cost
 //! there; growing and shrinking costs the driver's calls.
 //!
 //! ```
