@@ -284,6 +284,11 @@ typedef struct forebay_buffers forebay_buffers;
 typedef struct forebay_kv forebay_kv;
 
 /**
+ * Memory behind a KV cache. Opaque; use `KvMemoryT`.
+ */
+typedef struct forebay_kv_memory forebay_kv_memory;
+
+/**
  * A plan: an offset for each of some buffers. Opaque; use `PlanT`.
  */
 typedef struct forebay_plan forebay_plan;
@@ -457,6 +462,10 @@ typedef struct forebay_stats {
    * Their contents in host memory.
    */
   uint64_t suspended_host_bytes;
+  /**
+   * Pages behind regions: a KV cache's blocks. One of the states that sum to mapped_bytes.
+   */
+  uint64_t region_bytes;
 } forebay_stats;
 
 /**
@@ -740,6 +749,71 @@ typedef struct forebay_kv_append_item {
  * when forebay_kv_pass() was called with that number or more; 0 waits for nothing.
  */
 typedef uint64_t forebay_kv_fence;
+
+/**
+ * The handle of memory behind a KV cache. NULL names none.
+ */
+typedef struct forebay_kv_memory *forebay_kv_memory_t;
+
+/**
+ * A group's memory.
+ */
+typedef struct forebay_kv_backed {
+  /**
+   * sizeof of this structure, set by the caller.
+   */
+  size_t struct_size;
+  /**
+   * Bytes of its pages.
+   */
+  uint64_t bytes;
+  /**
+   * Blocks that may be given out.
+   */
+  uint32_t open;
+  /**
+   * Blocks that have memory: more than open while a group drains.
+   */
+  uint32_t backed;
+} forebay_kv_backed;
+
+/**
+ * A table to be bound. Set what is unused to 0.
+ */
+typedef struct forebay_kv_table {
+  /**
+   * sizeof of this structure, set by the caller.
+   */
+  size_t struct_size;
+  /**
+   * The array of int32: device memory, or pinned host memory. It stays the caller's.
+   */
+  void *array;
+  /**
+   * The group whose blocks it holds.
+   */
+  uint32_t group;
+  /**
+   * Its rows.
+   */
+  uint32_t rows;
+  /**
+   * Entries from a row to the next.
+   */
+  uint32_t stride;
+  /**
+   * Bytes of a staging buffer, a multiple of 4; 0: 64 KiB.
+   */
+  uint32_t staging_bytes;
+  /**
+   * Staging buffers at most; 0: enough for the array three times, 4 at least.
+   */
+  uint32_t staging_buffers;
+  /**
+   * 0.
+   */
+  uint32_t reserved;
+} forebay_kv_table;
 
 /**
  * Where a group's elements lie, in bytes. Token t and head h of the keys of layer l in block b
@@ -2075,6 +2149,197 @@ forebay_status forebay_kv_free(forebay_kv_t kv,
  * All work up to this fence has ended: what was freed behind it can be had again.
  */
 forebay_status forebay_kv_pass(forebay_kv_t kv, forebay_kv_fence fence);
+
+/**
+ * Puts memory of a pool behind the first blocks of a cache that nobody has used. All addresses
+ * are fixed from now on, for as many blocks as the cache's groups were made with; the calls of
+ * forebay_kv_* go on working on the cache, save forebay_kv_pass(), whose work is
+ * forebay_kv_memory_poll()'s now.
+ *
+ * @param initial blocks of each group that have memory at first, 2 at least.
+ * @param count the cache's groups.
+ * @param memory receives the handle; NULL on failure.
+ * @return FOREBAY_ERROR_OUT_OF_MEMORY: no address range, or no memory below the pool's limit;
+ * FOREBAY_ERROR_UNSUPPORTED: the cache is in use, or the device has no virtual memory.
+ *
+ * Thread-safe. End it with forebay_kv_memory_destroy(), before the cache and the pool.
+ *
+ * # Safety
+ * `initial` is valid for reads of `count` numbers; `memory` is NULL or valid for the write.
+ */
+forebay_status forebay_kv_memory_create(forebay_kv_t kv,
+                                        forebay_pool_t pool,
+                                        const uint32_t *initial,
+                                        size_t count,
+                                        forebay_kv_memory_t *memory);
+
+/**
+ * Gives the memory back; the caller knows that no work uses it any more. Waits for copies of
+ * tables in flight. The cache stays; its blocks have no memory.
+ *
+ * @return FOREBAY_ERROR_INVALID_ARGUMENT for a handle that names none.
+ *
+ * Thread-safe.
+ */
+forebay_status forebay_kv_memory_destroy(forebay_kv_memory_t memory);
+
+/**
+ * Makes the first `blocks` blocks of a group those that there are. A group that grows has its
+ * memory when this returns. One that shrinks gives out nothing above from now on, and gives memory
+ * back as far as blocks are nobody's and their fences have passed, the rest in
+ * forebay_kv_memory_poll() or by the pool's keeper.
+ *
+ * @param backed NULL, or receives how far that is.
+ * @return FOREBAY_ERROR_OUT_OF_MEMORY, with nothing changed; FOREBAY_ERROR_INVALID_ARGUMENT for a
+ * number of blocks that the group cannot have.
+ *
+ * Thread-safe. Costs the driver's calls. The pool's out-of-memory callback may run inside; it must
+ * not call this memory then.
+ *
+ * # Safety
+ * `backed` is NULL or valid for reads and writes of its struct_size.
+ */
+forebay_status forebay_kv_memory_resize(forebay_kv_memory_t memory,
+                                        uint32_t group,
+                                        uint32_t blocks,
+                                        struct forebay_kv_backed *backed);
+
+/**
+ * A group's memory now.
+ *
+ * Thread-safe.
+ *
+ * # Safety
+ * `backed` is NULL or valid for reads and writes of its struct_size.
+ */
+forebay_status forebay_kv_memory_backed(forebay_kv_memory_t memory,
+                                        uint32_t group,
+                                        struct forebay_kv_backed *backed);
+
+/**
+ * Where a group's elements lie: `offset` bytes from `base` on, with the strides of
+ * forebay_kv_get_layout(). Neither ever changes.
+ *
+ * @param base NULL, or receives the first address of the memory of all groups.
+ * @param offset NULL, or receives the bytes from there to the group's first element.
+ *
+ * Thread-safe.
+ *
+ * # Safety
+ * `base` and `offset` are NULL or valid for the write.
+ */
+forebay_status forebay_kv_memory_view(forebay_kv_memory_t memory,
+                                      uint32_t group,
+                                      void **base,
+                                      uint64_t *offset);
+
+/**
+ * Makes a fence behind all work queued so far on some streams. What is freed behind it by
+ * forebay_kv_free() and its like is handed out again when a poll has seen it passed. Fences pass
+ * in their order.
+ *
+ * @param count 1 to 64.
+ * @return FOREBAY_ERROR_INVALID_STREAM; FOREBAY_ERROR_BUSY for a stream that captures a graph.
+ *
+ * Thread-safe. Records an event a stream.
+ *
+ * # Safety
+ * `streams` is valid for reads of `count` handles; `fence` is NULL or valid for the write.
+ */
+forebay_status forebay_kv_memory_fence(forebay_kv_memory_t memory,
+                                       const forebay_stream_t *streams,
+                                       size_t count,
+                                       forebay_kv_fence *fence);
+
+/**
+ * Makes a fence that passes when the caller's counter is at `value` or above: see
+ * forebay_kv_memory_reach().
+ *
+ * Thread-safe.
+ *
+ * # Safety
+ * `fence` is NULL or valid for the write.
+ */
+forebay_status forebay_kv_memory_fence_at(forebay_kv_memory_t memory,
+                                          uint64_t value,
+                                          forebay_kv_fence *fence);
+
+/**
+ * The caller's counter is at `value`: the work that it stands for has ended.
+ *
+ * Thread-safe.
+ */
+forebay_status forebay_kv_memory_reach(forebay_kv_memory_t memory, uint64_t value);
+
+/**
+ * Looks which fences have passed and goes on with what waits for that. Never waits. To be called
+ * once a step.
+ *
+ * @param fence NULL, or receives the highest fence that has passed.
+ *
+ * Thread-safe. A query a fence in flight.
+ *
+ * # Safety
+ * `fence` is NULL or valid for the write.
+ */
+forebay_status forebay_kv_memory_poll(forebay_kv_memory_t memory, forebay_kv_fence *fence);
+
+/**
+ * Queues the copies that the cache asks for on a stream, instead of forebay_kv_take_copies() and
+ * forebay_kv_copied(): before the work that reads or writes their targets. After a failure the
+ * next call queues all of them; the work that needs them must not be queued until then.
+ *
+ * @param count NULL, or receives how many.
+ *
+ * Thread-safe; one thread should call it.
+ *
+ * # Safety
+ * `count` is NULL or valid for the write.
+ */
+forebay_status forebay_kv_memory_run_copies(forebay_kv_memory_t memory,
+                                            forebay_stream_t stream,
+                                            size_t *count);
+
+/**
+ * Binds a group's table: an array of int32 that follows the cache by deltas.
+ *
+ * @return FOREBAY_ERROR_INVALID_ARGUMENT: a table that makes no sense, or the group has one.
+ *
+ * Thread-safe. Undo with forebay_kv_memory_table_unbind().
+ *
+ * # Safety
+ * `table` is NULL or valid for reads of its struct_size. Its array is writable by copies of the
+ * pool's device until it is unbound.
+ */
+forebay_status forebay_kv_memory_table_bind(forebay_kv_memory_t memory,
+                                            const struct forebay_kv_table *table);
+
+/**
+ * Unbinds a group's table; waits for copies in flight.
+ *
+ * Thread-safe.
+ */
+forebay_status forebay_kv_memory_table_unbind(forebay_kv_memory_t memory, uint32_t group);
+
+/**
+ * Row i of the group's table becomes the i-th sequence's; rows behind are null blocks. Queues
+ * copies of what has changed, out of pinned buffers that are not written while in flight.
+ *
+ * @param entries NULL, or receives how many entries were sent.
+ * @return FOREBAY_ERROR_BUSY when all staging buffers are in flight, or the stream captures a
+ * graph: call again, nothing is lost.
+ *
+ * Thread-safe; a table's syncs belong on one stream.
+ *
+ * # Safety
+ * `seqs` is valid for reads of `count` sequences; `entries` is NULL or valid for the write.
+ */
+forebay_status forebay_kv_memory_table_sync(forebay_kv_memory_t memory,
+                                            uint32_t group,
+                                            const forebay_kv_seq *seqs,
+                                            size_t count,
+                                            forebay_stream_t stream,
+                                            size_t *entries);
 
 /**
  * Where a group's elements lie. Constant over the cache's life.

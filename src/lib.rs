@@ -50,6 +50,7 @@
 //! | floor | rooms |
 //! |---|---|
 //! | 9 | [`abi`]: the C functions |
+//! | 8 | [`paged`]: memory behind the KV cache |
 //! | 7 | [`kv`]: paged KV cache; [`plan`]: static plans; [`torch`]: PyTorch's hooks; `cust` |
 //! | 6 | [`pool`]: the composition, hot path, ladder, keeper |
 //! | 5 | [`slab`]: size classes, slabs, live marks, depots |
@@ -100,6 +101,7 @@ pub mod error;
 pub mod heap;
 pub mod kv;
 pub mod logging;
+pub mod paged;
 pub mod plan;
 pub mod pool;
 pub mod slab;

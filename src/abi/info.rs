@@ -80,6 +80,8 @@ pub struct Stats {
     pub suspended_bytes: u64,
     /// Their contents in host memory.
     pub suspended_host_bytes: u64,
+    /// Pages behind regions: a KV cache's blocks. One of the states that sum to mapped_bytes.
+    pub region_bytes: u64,
 }
 
 /// One live block.
@@ -157,7 +159,7 @@ fn read_stats(pool: &Pool) -> crate::error::Result<Stats> {
         soft_limit_bytes, reserved_address_bytes, live_blocks, allocs, frees, driver_calls,
         pages_created, pages_released, pages_moved, map_calls, unmap_calls, set_access_calls,
         gathers, fences_recorded, oom_count, stranded_pages, unmapped_stock_bytes,
-        suspended_bytes, suspended_host_bytes,
+        suspended_bytes, suspended_host_bytes, region_bytes,
     })
 }
 

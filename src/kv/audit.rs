@@ -33,6 +33,11 @@ impl KvCache {
 
     /// Ends the cache; tells what was still held.
     pub fn into_leaks(self) -> Leaks {
+        self.leaks()
+    }
+
+    /// What is held: what would be left if the cache ended now.
+    pub fn leaks(&self) -> Leaks {
         let core = self.core.lock();
         let sequences = core.sequences.iter().map(|(seq, found)| (seq, found.len)).collect();
         let raw = core.groups.iter().flat_map(|blocks| &blocks.all).filter(|block| block.raw);

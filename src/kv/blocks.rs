@@ -3,11 +3,15 @@
 //! Owns every block's state and the tree of registered prefixes. A block is at any time exactly one
 //! of: the null block (number 0, never handed out), *clean* (nobody's, holds nothing), *used*
 //! (somebody holds a reference), *cached* (nobody's, but a prefix that may be hit) or *quarantined*
-//! (nobody's, until its fence has passed). Promises that these five sum to all blocks, that a block
+//! (nobody's, until its fence has passed); blocks above the end of a group that is not at its
+//! full length are *closed* ([`resize`]). Promises that these six sum to all blocks, that a block
 //! is given out only when its fence has passed, and that a cached prefix goes only after all that
 //! continue it: whoever holds a registered block holds its parent too, so what continues a cached
 //! block is itself nobody's. Eviction walks to a leaf; it calls nothing and never nests.
 //! Not for sharing between threads. Cost: some stores a block and call.
+
+mod audit;
+mod resize;
 
 use super::NO_FENCE;
 use super::error::{KvError, Result, Shortage};
@@ -30,6 +34,7 @@ pub(super) enum State {
     Used,
     Cached,
     Quarantined,
+    Closed,
 }
 
 /// How a block is known to the index.
@@ -125,12 +130,19 @@ pub(super) struct Blocks {
     used: u32,
     quarantined: u32,
     passed: u64,
+    /// Blocks from here on are closed or drain; and one past the highest that is not closed, or
+    /// more.
+    end: u32,
+    top: u32,
+    closed: u32,
+    /// Prefixes above the end that nobody uses any more.
+    late: Vec<u32>,
 }
 
-/// Counts of a group's blocks by state; their sum, with the null block, is all.
+/// Counts of a group's blocks by state; their sum, with the null block, is all that there are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// All blocks, the null block included.
+    /// All blocks that there are, the null block included.
     pub total: u32,
     /// Blocks that somebody holds.
     pub used: u32,
@@ -183,12 +195,16 @@ impl Blocks {
             used: 0,
             quarantined: 0,
             passed: 0,
+            end: count as u32,
+            top: count as u32,
+            closed: 0,
+            late: Vec::new(),
         })
     }
 
     pub(super) fn counts(&self) -> Counts {
         Counts {
-            total: self.all.len() as u32,
+            total: self.all.len() as u32 - self.closed,
             used: self.used,
             free: self.clean.len() as u32,
             cached: self.queue.len(),
@@ -311,12 +327,19 @@ impl Blocks {
     }
 
     fn settle(&mut self, id: u32) {
-        if self.all[id as usize].known == Known::No {
-            self.all[id as usize].state = State::Clean;
-            self.clean.push(id);
-        } else {
-            self.all[id as usize].state = State::Cached;
-            self.queue.push(&mut self.all, id);
+        match self.all[id as usize].known {
+            Known::No if id >= self.end => self.close(id),
+            Known::No => {
+                self.all[id as usize].state = State::Clean;
+                self.clean.push(id);
+            }
+            _ => {
+                self.all[id as usize].state = State::Cached;
+                self.queue.push(&mut self.all, id);
+                if id >= self.end {
+                    self.late.push(id);
+                }
+            }
         }
     }
 
@@ -382,6 +405,7 @@ impl Blocks {
         self.index.find(short(link.digest), |id| {
             let block = &self.all[id as usize];
             block.known == Known::Tokens
+                && id < self.end
                 && block.parent == link.parent
                 && (link.parent != NONE || block.salt == link.salt)
                 && self.tokens(id) == link.tokens
@@ -404,7 +428,7 @@ impl Blocks {
                 break;
             }
             let block = &self.all[at as usize];
-            if parent != NONE || block.salt == salt {
+            if at < self.end && (parent != NONE || block.salt == salt) {
                 let pairs = self.tokens(at).iter().zip(tokens);
                 let same = pairs.take_while(|(a, b)| a == b).count();
                 if same > best.map_or(0, |(_, same)| same) {
@@ -454,7 +478,8 @@ impl Blocks {
     /// A block with the caller's hash.
     pub(super) fn find_raw(&self, digest: &Digest) -> Option<u32> {
         self.index.find(short(digest), |id| {
-            self.all[id as usize].known == Known::Raw && self.digests[id as usize] == *digest
+            let raw = id < self.end && self.all[id as usize].known == Known::Raw;
+            raw && self.digests[id as usize] == *digest
         })
     }
 
@@ -517,63 +542,5 @@ impl Blocks {
             self.settle(id);
         }
         events.push(Event::Cleared { group: self.group });
-    }
-
-    /// What is wrong with the accounts, given each block's references as its holders count them.
-    pub(super) fn audit(&self, refs: &[u32]) -> std::result::Result<(), String> {
-        let counts = self.counts();
-        let sum = 1 + counts.used + counts.free + counts.cached + counts.quarantined;
-        if sum != counts.total {
-            return Err(format!("group {}: {counts:?} do not sum up", self.group));
-        }
-        let mut seen = vec![None; self.all.len()];
-        let clean = self.clean.iter().map(|&id| (id, State::Clean));
-        let cached = self.queue.iter(&self.all).map(|id| (id, State::Cached));
-        for (id, state) in clean.chain(cached) {
-            if seen[id as usize].replace(state).is_some() {
-                return Err(format!("group {}: block {id} is listed twice", self.group));
-            }
-        }
-        let mut known = 0;
-        for (id, block) in self.all.iter().enumerate() {
-            let wrong = |what: &str| Err(format!("group {}: {what}: {id}: {block:?}", self.group));
-            if block.refs != refs[id] {
-                return wrong(&format!("{} references are held", refs[id]));
-            }
-            let listed = matches!(block.state, State::Clean | State::Cached);
-            if seen[id] != listed.then_some(block.state)
-                || (block.state == State::Used) != (refs[id] > 0)
-            {
-                return wrong("its state is not what it is in");
-            }
-            let unknown = block.known == Known::No;
-            if (block.state == State::Cached && unknown)
-                || (block.state == State::Clean && !unknown)
-            {
-                return wrong("known or not");
-            }
-            if listed && block.fence > self.passed {
-                return wrong("its fence has not passed");
-            }
-            known += u32::from(!unknown);
-            let Some(parent) = self.all.get(block.parent as usize) else { continue };
-            if parent.known != Known::Tokens {
-                return wrong("what it continues is not registered");
-            }
-            if block.refs > 0 && parent.refs == 0 {
-                return wrong("what it continues is nobody's");
-            }
-            if block.state == State::Quarantined && parent.state == State::Cached {
-                return wrong("what it continues could be given up");
-            }
-        }
-        if known as usize != self.index.len() {
-            return Err(format!(
-                "group {}: {known} known, {} indexed",
-                self.group,
-                self.index.len()
-            ));
-        }
-        Ok(())
     }
 }

@@ -2,14 +2,15 @@
 //!
 //! Owns every such cache until it is let go. Promises that a number is never given twice, so that
 //! a stale one is an error and nothing else, and that a cache in use stays until the call has
-//! ended: who lets it go waits for that. In a forked child every call is refused before a lock is
+//! ended: who lets it go waits for that, and is refused while memory stands behind the cache. In a
+//! forked child every call is refused before a lock is
 //! touched. Cost: the check for a fork and an uncontended reader's lock, about 15 ns a call.
 
 use super::KvCache;
 use crate::error::{Error, Result, Status};
 use crate::pool::world;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 
 /// Caches that a process may hold at a time.
 const MOST: usize = 256;
@@ -18,7 +19,7 @@ const SLOT_BITS: u32 = 8;
 /// A cache and its number; number 0: none.
 struct Slot {
     number: u64,
-    cache: Option<KvCache>,
+    cache: Option<Arc<KvCache>>,
 }
 
 static SLOTS: [RwLock<Slot>; MOST] = [const { RwLock::new(Slot { number: 0, cache: None }) }; MOST];
@@ -49,7 +50,7 @@ pub fn keep(cache: KvCache) -> Result<u64> {
         if !is_used(&slot) {
             let generation = KEPT.fetch_add(1, Ordering::Relaxed) + 1;
             slot.number = generation << SLOT_BITS | at as u64;
-            slot.cache = Some(cache);
+            slot.cache = Some(Arc::new(cache));
             return Ok(slot.number);
         }
     }
@@ -70,10 +71,24 @@ pub fn with<R>(number: u64, f: impl FnOnce(&KvCache) -> Result<R>) -> Result<R> 
     }
 }
 
+/// The cache with this number, for who holds it longer than a call.
+///
+/// # Errors
+/// As [`with`].
+pub fn share(number: u64) -> Result<Arc<KvCache>> {
+    world::check_world()?;
+    let slot = SLOTS[number as usize % MOST].read().unwrap_or_else(PoisonError::into_inner);
+    match &slot.cache {
+        Some(cache) if slot.number == number => Ok(Arc::clone(cache)),
+        _ => Err(unknown(number)),
+    }
+}
+
 /// Lets a cache go, once all calls that use it have ended; also after the library's end.
 ///
 /// # Errors
-/// [`Status::Forked`] and [`Status::InvalidArgument`] as [`with`].
+/// [`Status::Forked`] and [`Status::InvalidArgument`] as [`with`]; [`Status::Busy`] while somebody
+/// holds it by [`share`].
 pub fn take(number: u64) -> Result<KvCache> {
     world::check_world().or_else(|error| match error.status() {
         Status::ShutDown => Ok(()),
@@ -83,8 +98,18 @@ pub fn take(number: u64) -> Result<KvCache> {
     if slot.number != number {
         return Err(unknown(number));
     }
-    slot.number = 0;
-    slot.cache.take().ok_or_else(|| unknown(number))
+    let cache = slot.cache.take().ok_or_else(|| unknown(number))?;
+    match Arc::try_unwrap(cache) {
+        Ok(cache) => {
+            slot.number = 0;
+            Ok(cache)
+        }
+        Err(held) => {
+            slot.cache = Some(held);
+            let text = "memory stands behind the KV cache: destroy that first";
+            Err(Error::new(Status::Busy, text))
+        }
+    }
 }
 
 #[cfg(test)]
@@ -107,7 +132,12 @@ mod tests {
         assert_eq!(with(first, |cache| Ok(cache.stats().sequences)).expect("known"), 0);
         let status = |number| with(number, |_| Ok(())).err().map(|e| e.status());
         assert_eq!([0, 1, u64::MAX, first + 256].map(status), [Some(Status::InvalidArgument); 4]);
+        let held = share(first).expect("known");
+        assert_eq!(take(first).err().map(|e| e.status()), Some(Status::Busy));
+        assert_eq!(status(first), None, "it is still there");
+        drop(held);
         assert!(take(first).is_ok());
+        assert_eq!(share(first).err().map(|e| e.status()), Some(Status::InvalidArgument));
         assert_eq!(take(first).err().map(|e| e.status()), Some(Status::InvalidArgument));
         let second = keep(small()).expect("room");
         assert_ne!(first, second);

@@ -82,6 +82,7 @@ mod index;
 mod lifetime;
 mod prefix;
 mod raw;
+mod resize;
 mod sequence;
 mod stats;
 mod tables;
@@ -98,6 +99,7 @@ pub use evict::{PRIORITY_MAX, Policy};
 pub use geometry::{Content, Element, Geometry, Layout, Order};
 pub use hash::{Digest, Hashing};
 pub use prefix::Match;
+pub use resize::Bounds;
 pub use sequence::{Open, Seq};
 pub use stats::{GroupStats, Stats};
 pub use tables::{Csr, Delta};
@@ -122,7 +124,8 @@ pub const NO_FENCE: Fence = 0;
 pub struct Group {
     /// What its blocks hold.
     pub geometry: Geometry,
-    /// Its blocks, the null block included: 2 to 2^31 - 1.
+    /// Its blocks at most, the null block included: 2 to 2^31 - 1. At first there are all
+    /// ([`KvCache::resize`]).
     pub blocks: u32,
 }
 
@@ -202,6 +205,8 @@ struct Core {
     events: Events,
     hits: u64,
     misses: u64,
+    /// Whether somebody puts memory behind the blocks.
+    memory: bool,
 }
 
 /// The cache.
@@ -236,6 +241,7 @@ impl KvCache {
             events: Events::new(config.events)?,
             hits: 0,
             misses: 0,
+            memory: false,
             config,
         };
         board.tell(&core);
@@ -247,6 +253,7 @@ impl KvCache {
     fn with<R>(&self, change: impl FnOnce(&mut Core) -> R) -> R {
         let mut core = self.core.lock();
         let answer = change(&mut core);
+        core.drain();
         self.board.tell(&core);
         answer
     }

@@ -9,7 +9,7 @@ use super::{Core, KvCache};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// Words of a group on the board.
-const WORDS: usize = 5;
+const WORDS: usize = 7;
 /// Words before the groups'.
 const HEAD: usize = 4;
 
@@ -18,6 +18,10 @@ const HEAD: usize = 4;
 pub struct GroupStats {
     /// Its blocks by state.
     pub counts: Counts,
+    /// Configured blocks that there are not ([`KvCache::resize`]).
+    pub closed: u32,
+    /// Blocks that go as soon as nobody uses them, among those of `counts`.
+    pub draining: u32,
 }
 
 /// The cache's figures at one moment.
@@ -61,7 +65,9 @@ impl Board {
         set(3, core.pending.count());
         for (at, blocks) in core.groups.iter().enumerate() {
             let Counts { total, used, free, cached, quarantined } = blocks.counts();
-            for (word, count) in [total, used, free, cached, quarantined].into_iter().enumerate() {
+            let (closed, draining) = (blocks.closed(), blocks.draining());
+            let counts = [total, used, free, cached, quarantined, closed, draining];
+            for (word, count) in counts.into_iter().enumerate() {
                 set(HEAD + WORDS * at + word, u64::from(count));
             }
         }
@@ -97,7 +103,7 @@ impl KvCache {
                 cached: word(3),
                 quarantined: word(4),
             };
-            GroupStats { counts }
+            GroupStats { counts, closed: word(5), draining: word(6) }
         });
         Stats {
             sequences: words[0] as u32,

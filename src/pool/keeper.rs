@@ -11,7 +11,7 @@ mod tests;
 use super::core::Core;
 use super::registry;
 use crate::base::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 struct State {
@@ -34,6 +34,38 @@ const TICK: Duration = Duration::from_millis(5);
 /// The process's end waits so long for a look under way: a thread that ends the process inside a
 /// pool's callback holds the lock that the keeper waits for.
 const END_PATIENCE: Duration = Duration::from_secs(2);
+
+/// What the keeper looks after besides a pool: memory of it that a room above fills and empties.
+pub trait Tended: Send + Sync {
+    /// One look, with no lock held. Answers when to look again; `None`: not before the pool's next
+    /// poke. Must not wait and must not call the keeper but by [`poke`].
+    fn tend(&self) -> Option<Duration>;
+}
+
+static TENDED: Mutex<Vec<(u64, Weak<dyn Tended>)>> = Mutex::new(Vec::new());
+
+/// Has the keeper look after `tended` with pool `id`, for as long as it lives.
+pub fn tend_too(id: u64, tended: &Arc<dyn Tended>) {
+    let mut all = TENDED.lock().unwrap_or_else(PoisonError::into_inner);
+    all.retain(|(_, tended)| tended.strong_count() > 0);
+    all.push((id, Arc::downgrade(tended)));
+}
+
+/// The keeper begins no look after `tended` any more; one may be under way.
+pub fn tend_no_more(tended: &Arc<dyn Tended>) {
+    let mut all = TENDED.lock().unwrap_or_else(PoisonError::into_inner);
+    all.retain(|(_, other)| !std::ptr::addr_eq(other.as_ptr(), Arc::as_ptr(tended)));
+}
+
+/// Looks after what belongs to these pools. Answers when to look again.
+fn tend_all(pools: &[u64]) -> Option<Duration> {
+    let live: Vec<Arc<dyn Tended>> = {
+        let all = TENDED.lock().unwrap_or_else(PoisonError::into_inner);
+        let of = all.iter().filter(|(id, _)| pools.contains(id));
+        of.filter_map(|(_, tended)| tended.upgrade()).collect()
+    };
+    live.iter().filter_map(|tended| tended.tend()).min()
+}
 
 /// Enters a pool; the thread starts if the pool needs it at once.
 pub fn watch(id: u64) {
@@ -145,9 +177,11 @@ fn run() {
         let start = Instant::now();
         super::capture::release_gone();
         let looks: Vec<(Duration, u32)> = pools.iter().filter_map(|&id| tick(id)).collect();
+        let parked = PARKED.load(Ordering::Acquire);
+        let tended = if parked { None } else { tend_all(&pools) };
         STATE.lock().unwrap_or_else(PoisonError::into_inner).looking = None;
         LOOKED.notify_all();
-        wait = looks.iter().map(|&(next, _)| next).min();
+        wait = looks.iter().map(|&(next, _)| next).chain(tended).min();
         if super::capture::any_gone() {
             wait = Some(wait.map_or(TICK * 20, |wait| wait.min(TICK * 20)));
         }
@@ -215,7 +249,8 @@ impl Core {
         if decay.is_zero() {
             return None;
         }
-        let idle = self.heap.counts().idle_granules * self.vmem.granule() as u64;
+        let idle = self.heap.counts().idle_granules + self.vmem.stock() as u64;
+        let idle = idle * self.vmem.granule() as u64;
         if idle <= self.settings.release_threshold {
             self.idle_since = None;
         } else {

@@ -13,11 +13,13 @@
 //! - [`blocks`]: what interposers ask: the block around an address, known streams;
 //! - [`tagged`]: tags with granules of their own; [`suspend`], [`resume`]: their memory taken away
 //!   and brought back; [`copier`]: contents on their way to host memory and back;
+//! - [`regions`]: address ranges that others fill with the pool's pages; [`events`]: points in
+//!   streams' work;
 //! - [`share`]: peers, exports and imports; [`loss`]: a context that is gone;
 //! - [`stats`], [`report`]: the accounts, leaks, what an out-of-memory error says;
 //! - [`buffers`]: sets of buffers of one size;
 //! - [`record`]: what a program asks, written down; [`order`]: points in streams' orders;
-//!   [`regions`]: blocks that are handed out piece by piece by rooms above, and given up under
+//!   [`evict`]: blocks that are handed out piece by piece by rooms above, and given up under
 //!   pressure;
 //! - [`keeper`]: the thread that settles, trims and recovers in the background; [`ahead`]: what it
 //!   maps before it is asked for.
@@ -38,6 +40,8 @@ pub mod control;
 pub mod copier;
 pub mod core;
 pub mod devices;
+pub mod events;
+pub mod evict;
 pub mod grow;
 pub mod hot;
 pub mod keeper;
@@ -167,7 +171,7 @@ pub struct Shared {
     /// Whether the pool's context is gone.
     pub lost: AtomicBool,
     /// Regions that may be given up when memory is short.
-    pub regions: Mutex<Vec<Weak<dyn regions::Evictable>>>,
+    pub regions: Mutex<Vec<Weak<dyn evict::Evictable>>>,
 }
 
 impl Shared {

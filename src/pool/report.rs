@@ -205,6 +205,9 @@ pub fn out_of_memory(core: &mut Core, bytes: usize, refusal: Refusal) -> String 
         stats.idle_bytes,
         stats.largest_bytes
     );
+    if stats.region_bytes > 0 {
+        write!(text, "; regions hold {}", stats.region_bytes).expect("strings take text");
+    }
     let mut tags: Vec<(usize, (u64, u64))> = core.tag_bytes().into_iter().enumerate().collect();
     tags.retain(|(_, (bytes, _))| *bytes > 0);
     tags.sort_by_key(|(_, (bytes, _))| std::cmp::Reverse(*bytes));
@@ -268,7 +271,7 @@ impl Pool {
 }
 
 /// The accounts by name, in the header's order.
-pub fn stats_fields(s: &super::stats::Stats) -> [(&'static str, u64); 30] {
+pub fn stats_fields(s: &super::stats::Stats) -> [(&'static str, u64); 31] {
     let calls = s.calls;
     [
         ("live_bytes", s.live_bytes),
@@ -301,6 +304,7 @@ pub fn stats_fields(s: &super::stats::Stats) -> [(&'static str, u64); 30] {
         ("unmapped_stock_bytes", s.stock_bytes),
         ("suspended_bytes", s.suspended_bytes),
         ("suspended_host_bytes", s.suspended_host_bytes),
+        ("region_bytes", s.region_bytes),
     ]
 }
 

@@ -3,7 +3,8 @@
 //! Disjoint states whose sum is what the pool holds of the device, exact while no other
 //! thread allocates or frees: **live** (rounded), **cached** (free slots anywhere), **pending**
 //! (freed, fence not seen passed), **trapped** (clean, in granules that something holds),
-//! **idle** (clean whole granules), **other** (stock, stranded, imported, and what is freed while
+//! **idle** (clean whole granules), **region** (pages of regions, such as a KV cache's blocks),
+//! **other** (stock, stranded, imported, and what is freed while
 //! an export of it is open). **Suspended** are live blocks whose memory is given up for a while:
 //! they are no part of that sum. Cost: a walk over free pieces and
 //! caches; for people and reports.
@@ -29,6 +30,7 @@ pub struct Stats {
     pub trapped_bytes: u64,
     pub idle_bytes: u64,
     pub other_bytes: u64,
+    pub region_bytes: u64,
     pub mapped_bytes: u64,
     pub peak_live_bytes: u64,
     pub peak_mapped_bytes: u64,
@@ -59,6 +61,7 @@ impl Stats {
             + self.trapped_bytes
             + self.idle_bytes
             + self.other_bytes
+            + self.region_bytes
     }
 }
 
@@ -147,12 +150,13 @@ impl Core {
             trapped_bytes: account.trapped << QUANTUM_SHIFT,
             idle_bytes: account.idle << QUANTUM_SHIFT,
             other_bytes: stock + stuck * granule + imported + held,
+            region_bytes: self.vmem.region_pages() as u64 * granule,
             mapped_bytes: self.vmem.pages() as u64 * granule + imported,
             peak_live_bytes: self.totals.peak_live_bytes,
             peak_mapped_bytes: self.totals.peak_pages as u64 * granule,
             limit_bytes: self.settings.limit,
             soft_limit_bytes: self.settings.soft_limit.unwrap_or(0),
-            reserved_address_bytes: self.vmem.spaces().iter().map(|s| s.bytes as u64).sum(),
+            reserved_address_bytes: self.vmem.reserved_bytes() as u64,
             live_blocks: live_slots + self.totals.extent_live,
             allocs: sums.allocs + self.totals.extent_allocs,
             frees: sums.frees + self.totals.extent_frees,

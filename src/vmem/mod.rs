@@ -6,6 +6,7 @@
 //! should not be, because undoing a failed step failed too), or **unreleased** (the driver
 //! refused to take it back). The last two are retried by [`Vmem::recover`]. Granules may hold
 //! **imported** pages too, other processes' memory ([`share`]): those are never in the stock.
+//! **Regions** ([`regions`]) are reservations apart from these, whose owners say where pages go.
 //!
 //! Promises: what is mapped is open to the pool's present peers, save other devices' pages, which
 //! are open to the pool's device and their own; every operation that takes
@@ -14,12 +15,14 @@
 //!
 //! Must not know who uses a granule. Cost: the driver's calls and little else.
 
+pub mod regions;
 mod share;
 #[cfg(test)]
 mod tests;
 
 use crate::driver::{Code, Driver, DriverError, DriverResult, PageHandle};
-use std::collections::HashMap;
+use regions::{Region, RegionId};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 /// One reservation.
@@ -85,6 +88,10 @@ pub struct Vmem {
     imported: HashMap<u32, Option<u32>>,
     /// Imported pages that the driver refused to let go.
     unreleased_imports: Vec<PageHandle>,
+    regions: BTreeMap<RegionId, Region>,
+    next_region: RegionId,
+    /// Pages mapped in regions, stranded ones left out.
+    region_pages: usize,
 }
 
 impl Vmem {
@@ -107,6 +114,9 @@ impl Vmem {
             access_unsure: false,
             imported: HashMap::new(),
             unreleased_imports: Vec::new(),
+            regions: BTreeMap::new(),
+            next_region: 0,
+            region_pages: 0,
         }
     }
 
@@ -143,7 +153,7 @@ impl Vmem {
     /// Own pages stranded or unreleased.
     pub fn stuck(&self) -> usize {
         let own = self.stranded.iter().filter(|g| !self.imported.contains_key(g)).count();
-        own + self.unreleased.len()
+        own + self.unreleased.len() + self.stranded_in_regions()
     }
 
     /// Imported pages stranded or unreleased.
@@ -154,7 +164,8 @@ impl Vmem {
 
     /// Whether [`Vmem::recover`] has something to retry.
     pub fn troubled(&self) -> bool {
-        self.access_unsure || self.stuck() + self.stuck_imports() > 0
+        let stuck = self.stuck() + self.stuck_imports() > 0;
+        stuck || self.access_unsure || self.any_region_given_up()
     }
 
     /// Reserves at least `least` and at most `wanted` bytes (multiples of the granule),
@@ -203,6 +214,11 @@ impl Vmem {
     pub fn strand(&mut self, granule: u32) {
         debug_assert!(self.is_mapped(granule) && !self.is_stranded(granule));
         self.stranded.push(granule);
+    }
+
+    /// Address space reserved, regions included, in bytes.
+    pub fn reserved_bytes(&self) -> usize {
+        self.spaces.iter().map(|s| s.bytes).sum::<usize>() + self.region_bytes()
     }
 
     /// The address of a granule.
@@ -348,6 +364,7 @@ impl Vmem {
             self.stranded.pop();
             freed.push(granule);
         }
+        self.recover_regions();
         self.recover_shared();
         freed
     }
@@ -370,6 +387,7 @@ impl Vmem {
             self.unmap(g as u32, (end - g) as u32)?;
             g = end;
         }
+        self.close_regions()?;
         self.stranded.clear();
         self.access_unsure = false;
         self.stock.append(&mut self.unreleased);

@@ -32,7 +32,7 @@ impl Vmem {
     }
 
     /// Opens rows to the present peers, as many as the driver lets. Whether all worked.
-    fn open_all(&mut self, rows: &[(u32, u32)]) -> bool {
+    fn open_all(&mut self, rows: &[(usize, usize)]) -> bool {
         let peers = self.peers.clone();
         let mut all = true;
         for &row in rows {
@@ -44,16 +44,16 @@ impl Vmem {
         all
     }
 
-    fn open_to(&mut self, (first, len): (u32, u32), peers: &[u32]) -> DriverResult<()> {
-        let (address, bytes) = (self.address(first), len as usize * self.granule);
+    fn open_to(&mut self, row: (usize, usize), peers: &[u32]) -> DriverResult<()> {
+        let (address, bytes) = row;
         self.driver.set_access(address, bytes, peers)?;
         self.calls.set_access += 1;
         Ok(())
     }
 
     /// Rows of adjacent mapped granules of one space, stranded ones and other devices' pages left
-    /// out, whom the pool's peers need not reach: first and length.
-    fn mapped_rows(&self) -> Vec<(u32, u32)> {
+    /// out, whom the pool's peers need not reach; and those of regions: addresses and lengths.
+    fn mapped_rows(&self) -> Vec<(usize, usize)> {
         let mut rows: Vec<(u32, u32)> = Vec::new();
         for space in &self.spaces {
             let end = space.first + (space.bytes / self.granule) as u32;
@@ -70,7 +70,8 @@ impl Vmem {
                 open = here;
             }
         }
-        rows
+        let place = |(first, len)| (self.address(first), len as usize * self.granule);
+        rows.into_iter().map(place).chain(self.region_rows()).collect()
     }
 
     /// Retries what [`Vmem::recover`] has to of this file's.

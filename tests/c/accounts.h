@@ -15,7 +15,7 @@ static inline forebay_stats accounts(forebay_pool_t pool) {
 
 static inline void check_sum(const forebay_stats *s) {
   CHECK(s->live_bytes + s->cached_bytes + s->pending_bytes + s->trapped_bytes + s->idle_bytes +
-            s->other_bytes ==
+            s->other_bytes + s->region_bytes ==
         s->mapped_bytes);
   CHECK(s->requested_bytes <= s->live_bytes);
   CHECK(s->peak_live_bytes >= s->live_bytes);

@@ -116,7 +116,7 @@ class Pools(unittest.TestCase):
             del blocks[::2]
             stats = pool.stats()
             self.assertEqual(stats.live_bytes, 10 * MIB)
-            parts = ("live", "cached", "pending", "trapped", "idle", "other")
+            parts = ("live", "cached", "pending", "trapped", "idle", "region", "other")
             total = sum(getattr(stats, f"{part}_bytes") for part in parts)
             self.assertEqual(total, stats.mapped_bytes)
             blocks.clear()

@@ -70,6 +70,60 @@ fn memory_of_a_capture_goes_to_nobody_until_its_release() {
     }
 }
 
+/// A KV cache gives nothing back while a capture is open, and queues nothing on a stream that
+/// captures: neither copies, nor tables, nor fences.
+#[test]
+fn a_kv_cache_leaves_a_capture_alone() {
+    use forebay::kv::{self, NO_FENCE, Open, Seq, Tokens};
+    use forebay::paged::tables::Table;
+    use forebay::paged::{Backed, KvMemory, MemoryConfig, MemoryError};
+    let _alone = alone();
+    let (pool, stream) = host();
+    let geometry = kv::Geometry {
+        layers: 32,
+        heads: 8,
+        key_size: 128,
+        value_size: 128,
+        block_tokens: 16,
+        element: kv::Element::Bf16,
+        content: kv::Content::Attention { window: 0 },
+        order: kv::Order::BlockOuter,
+    };
+    let kv = kv::Config { prefixes: false, ..kv::Config::new(geometry, 100) };
+    let memory = KvMemory::new(&pool, MemoryConfig { kv, initial: vec![6] }).expect("memory");
+    let cache = memory.cache();
+    let mut seqs = [cache.open(Open::default()).expect("room"), Seq::from_raw(0)];
+    cache.append(seqs[0], Tokens::Count(8)).expect("a block");
+    cache.fork(seqs[0], 8, &mut seqs[1..]).expect("room");
+    cache.append(seqs[1], Tokens::Count(1)).expect("a block, by a copy");
+    let address = pool.alloc(4096, stream).expect("fits");
+    let table =
+        Table { group: 0, address, rows: 2, stride: 8, staging_bytes: 0, staging_buffers: 0 };
+    memory.bind_table(table).expect("a group");
+    let number = capture::begin(stream).expect("a stream of the device");
+    let page = 2 * MIB as u64;
+    let shrunk = memory.resize(0, 4).expect("it waits");
+    assert_eq!(shrunk, Backed { open: 4, backed: 4, bytes: 6 * page });
+    let busy = |answer: Result<(), MemoryError>| {
+        assert_eq!(answer.expect_err("it captures").status(), Status::Busy);
+    };
+    busy(memory.fence(&[stream]).map(drop));
+    busy(memory.run_copies(stream).map(drop));
+    busy(memory.sync_table(0, &seqs, stream).map(drop));
+    assert_eq!(memory.staging(0).expect("bound").in_flight, 0);
+    memory.poll().expect("it waits");
+    assert_eq!(memory.backed(0).expect("a group").bytes, 6 * page);
+    capture::end(number).expect("open");
+    capture::release(number).expect("ended");
+    memory.poll().expect("no fault");
+    assert_eq!(memory.backed(0).expect("a group").bytes, 4 * page);
+    assert_eq!(memory.run_copies(stream).expect("no fault").0, 1, "it was not lost");
+    memory.sync_table(0, &seqs, stream).expect("no fault");
+    cache.free(&seqs, NO_FENCE).expect("open");
+    drop(memory);
+    pool.dealloc(address, stream).expect("live");
+}
+
 /// Captures reach every pool of the process: one test at a time.
 fn alone() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());

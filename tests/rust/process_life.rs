@@ -31,6 +31,7 @@ fn child_process() {
     match common::scenario().as_deref() {
         Some("fork_after_use") => fork_after_use(),
         Some("fork_before_use") => fork_before_use(),
+        Some("fork_with_kv") => fork_with_kv(),
         Some("live_at_exit") => live_at_exit(),
         Some("many_threads") => many_threads(),
         Some("many_pools") => many_pools(),
@@ -116,6 +117,66 @@ fn fork_before_use() {
 #[test]
 fn a_fork_before_first_use_works_in_both() {
     assert_eq!(ends_well("fork_before_use", &[HOST, ("FOREBAY_LEAKS", "summary")]), "");
+}
+
+/// A KV cache's memory in a forked child: refused, and its end makes no driver call.
+fn fork_with_kv() {
+    use forebay::kv::{self, NO_FENCE, Order};
+    use forebay::paged::contiguous::{ContiguousConfig, ContiguousKv};
+    use forebay::paged::tables::Table;
+    use forebay::paged::{KvMemory, MemoryConfig, Result};
+    let pool = Pool::default_pool().expect("the host backend");
+    let content = kv::Content::Attention { window: 0 };
+    let (element, order) = (kv::Element::Bf16, Order::BlockOuter);
+    let (layers, heads, key_size, value_size, block_tokens) = (32, 8, 128, 128, 16);
+    let geometry =
+        kv::Geometry { layers, heads, key_size, value_size, block_tokens, element, content, order };
+    let config = MemoryConfig { kv: kv::Config::new(geometry, 100), initial: vec![4] };
+    let memory = KvMemory::new(&pool, config).expect("memory");
+    let address = pool.alloc(4096, 0).expect("fits");
+    let (rows, stride, staging_bytes, staging_buffers) = (1, 8, 0, 0);
+    let table = Table { group: 0, address, rows, stride, staging_bytes, staging_buffers };
+    memory.bind_table(table).expect("a group");
+    memory.sync_table(0, &[], 0).expect("all of it");
+    memory.fence(&[0]).expect("a stream");
+    let groups = vec![geometry];
+    let (max_sequences, max_tokens, ahead_tokens, keep_pages) = (2, 100, 0, 0);
+    let config = ContiguousConfig { groups, max_sequences, max_tokens, ahead_tokens, keep_pages };
+    let ranges = ContiguousKv::new(&pool, config).expect("it makes sense");
+    let seq = ranges.open().expect("room");
+    ranges.ensure(&[(seq, 10)]).1.expect("fits");
+    let code = forked(move || {
+        fn refused<T>(answer: Result<T>) -> bool {
+            answer.is_err_and(|error| error.status() == Status::Forked)
+        }
+        let answers = [
+            refused(memory.resize(0, 8)),
+            refused(memory.backed(0)),
+            refused(memory.fence(&[0])),
+            refused(memory.fence_at(1)),
+            refused(memory.reach(1)),
+            refused(memory.poll()),
+            refused(memory.run_copies(0)),
+            refused(memory.sync_table(0, &[], 0)),
+            refused(memory.unbind_table(0)),
+            refused(ranges.open()),
+            refused(ranges.ensure(&[(seq, 20)]).1),
+            refused(ranges.truncate(seq, 1, NO_FENCE)),
+            refused(ranges.free(&[seq], NO_FENCE)),
+            refused(ranges.poll()),
+        ];
+        drop((memory, ranges));
+        answers.iter().position(|ok| !ok).map_or(0, |i| i as i32 + 1)
+    });
+    assert_eq!(code, 0, "answer {code} of the child was not FORKED");
+    // What the parent had moved into the closure ended here.
+    assert_eq!(pool.stats().expect("alive").region_bytes, 0);
+    pool.dealloc(address, 0).expect("live in the parent");
+}
+
+#[test]
+fn a_child_forked_beside_a_kv_cache_gets_errors() {
+    ends_well("fork_with_kv", &[HOST]);
 }
 
 // ---- exit --------------------------------------------------------------------------------

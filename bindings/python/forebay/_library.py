@@ -43,7 +43,7 @@ class CStats(c.Structure):
         "frees", "driver_calls", "pages_created", "pages_released", "pages_moved", "map_calls",
         "unmap_calls", "set_access_calls", "gathers", "fences_recorded", "oom_count",
         "stranded_pages", "unmapped_stock_bytes", "host_live_bytes", "host_mapped_bytes",
-        "suspended_bytes", "suspended_host_bytes",
+        "suspended_bytes", "suspended_host_bytes", "region_bytes",
     )  # fmt: skip
     _fields_ = [("struct_size", c.c_size_t)] + [(name, c.c_uint64) for name in NAMES]
 

@@ -36,8 +36,8 @@ _NUMBERS = frozenset(
 class Stats:
     """A pool's accounts, in bytes unless the name says otherwise.
 
-    live, cached, pending, trapped, idle and other are disjoint; their sum is ``mapped_bytes``
-    while no other thread allocates or frees. Suspended blocks are no part of it.
+    live, cached, pending, trapped, idle, region and other are disjoint; their sum is
+    ``mapped_bytes`` while no other thread allocates or frees. Suspended blocks are no part of it.
     """
 
     live_bytes: int
@@ -72,6 +72,7 @@ class Stats:
     host_mapped_bytes: int
     suspended_bytes: int
     suspended_host_bytes: int
+    region_bytes: int
 
 
 @dataclass(frozen=True)

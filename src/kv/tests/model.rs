@@ -143,6 +143,7 @@ impl World {
         for job in jobs {
             let group = job.group as usize;
             assert!(self.busy[group][job.to as usize] <= self.passed, "{job:?} is read");
+            self.below_end(group, job.to);
             let mut what = self.device[group][job.from as usize].clone();
             if job.tokens > 0 {
                 assert!(what.len() >= job.tokens as usize, "{job:?} of {what:?}");
@@ -165,6 +166,12 @@ impl World {
             assert!(now.starts_with(&what), "{job:?}: the source was written meanwhile");
         }
         self.cache.copied(batch, NO_FENCE).expect("it is outstanding");
+    }
+
+    /// A block that is handed out lies below the end.
+    fn below_end(&self, group: usize, block: u32) {
+        let open = self.cache.bounds(group as u32).expect("it is there").open;
+        assert!(block < open, "block {block} of {open} was given out");
     }
 
     /// Writes the tokens behind `from` where the tables say.
@@ -225,6 +232,51 @@ impl World {
             let Counts { total, used, free, cached, quarantined } = group.counts;
             assert_eq!(1 + used + free + cached + quarantined, total);
         }
+        self.verify_bounds();
+    }
+
+    /// What lies above a group's bounds is nobody's: in no table, read by no work, in no copy.
+    fn verify_bounds(&self) {
+        for (group, stats) in self.cache.stats().groups.iter().enumerate() {
+            let bounds = self.cache.bounds(group as u32).expect("it is there");
+            let Bounds { open, needed, draining } = bounds;
+            assert_eq!(
+                (stats.closed, stats.draining),
+                (self.closed(group, open) - draining, draining)
+            );
+            assert_eq!(needed > open, draining > 0, "{bounds:?}");
+            let busy = &self.busy[group][needed as usize..];
+            assert!(busy.iter().all(|&fence| fence <= self.passed), "{bounds:?}: {busy:?}");
+            for live in &self.live {
+                assert!(self.blocks_of(group, live.seq).iter().all(|&block| block < needed));
+            }
+            let jobs = self.copies.iter().flat_map(|(_, jobs)| jobs).map(|(job, _)| job);
+            for job in jobs.filter(|job| job.group as usize == group) {
+                assert!(job.from < needed && job.to < needed, "{job:?}: {bounds:?}");
+            }
+        }
+    }
+
+    fn closed(&self, group: usize, open: u32) -> u32 {
+        self.groups[group].blocks - open
+    }
+
+    fn resize(&mut self) {
+        let group = self.rng.below(self.groups.len());
+        let most = self.groups[group].blocks;
+        let some = self.rng.below(most as usize + 2) as u32;
+        let blocks = if self.rng.chance(50) { most } else { some };
+        let before = self.cache.bounds(group as u32).expect("it is there");
+        match self.cache.resize(group as u32, blocks) {
+            Ok(bounds) => {
+                assert_eq!(bounds.open, blocks);
+                assert!(bounds.needed <= before.needed.max(blocks));
+            }
+            Err(error) => {
+                assert!(blocks < 2 || blocks > self.groups[group].blocks, "{error}");
+                assert_eq!(self.cache.bounds(group as u32), Ok(before));
+            }
+        }
     }
 
     fn verify_exports(&self, group: usize, live: &Live) {
@@ -270,6 +322,7 @@ impl World {
                 self.cache.pass(self.passed);
             }
             90..91 => self.cache.reset_prefixes(),
+            91..92 => self.resize(),
             _ => self.free(at),
         }
         self.copy();
@@ -428,10 +481,14 @@ impl World {
         while !self.copies.is_empty() {
             self.acknowledge();
         }
+        self.passed = u64::MAX;
         self.cache.pass(u64::MAX);
         self.verify();
         for group in self.cache.stats().groups {
             assert_eq!(group.counts.used + group.counts.quarantined, 0);
+        }
+        for group in self.cache.stats().groups {
+            assert_eq!(group.draining, 0, "nothing is held");
         }
         self.cache.reset_prefixes();
         for group in self.cache.stats().groups {

@@ -497,3 +497,60 @@ fn a_batch_names_each_sequence_once() {
     assert!(matches!(cache.free(&many, NO_FENCE), Err(KvError::OutOfRange(_))));
     cache.free(&seqs, NO_FENCE).expect("all are open");
 }
+
+#[test]
+fn a_group_that_shrinks_gives_nothing_out_above_its_end_and_drains() {
+    let cache = cache(12);
+    let low = filled(&cache, &numbers(0..12));
+    let high = filled(&cache, &numbers(100..112));
+    assert_eq!(row(&cache, high), [4, 5, 6]);
+    let shrunk = cache.resize(0, 5).expect("there are so many");
+    assert_eq!(shrunk, Bounds { open: 5, needed: 7, draining: 2 });
+    let stats = cache.stats().groups[0];
+    assert_eq!((stats.closed, stats.draining, stats.counts.total), (5, 2, 7));
+    let other = open(&cache);
+    let short = Shortage { group: 0, need: 1, free: 0, evictable: 0, quarantined: 0 };
+    assert_eq!(cache.append(other, Tokens::Count(1)), Err(KvError::NoBlocks(short)));
+    // What is registered above the end is hit no more: else it would never be empty.
+    assert_eq!(cache.find_prefix(other, &numbers(100..112)).expect("empty").tokens, 4);
+    cache.free(&[high, other], 3).expect("open");
+    assert_eq!(cache.bounds(0).expect("one").needed, 7, "the fence has not passed");
+    cache.pass(3);
+    assert_eq!(cache.bounds(0), Ok(Bounds { open: 5, needed: 5, draining: 0 }));
+    assert_eq!(counts(&cache), (3, 0, 1, 0), "the prefix below the end stays");
+    cache.check().expect("the accounts");
+    cache.resize(0, 12).expect("as configured");
+    assert_eq!(counts(&cache), (3, 7, 1, 0));
+    cache.append(low, Tokens::Count(1)).expect("a block");
+    assert_eq!(row(&cache, low), [1, 2, 3, 5]);
+}
+
+#[test]
+fn a_group_that_shrinks_gives_up_what_continues_its_prefixes() {
+    let cache = cache(8);
+    // The second block's number is above that of what continues it.
+    let seqs = [filled(&cache, &numbers(50..54)), filled(&cache, &numbers(60..64))];
+    let long = filled(&cache, &numbers(0..4));
+    cache.free(&[seqs[0]], NO_FENCE).expect("open");
+    cache.evict_blocks(0, &[1]).expect("it is there");
+    cache.append(long, Tokens::Known(&numbers(4..8))).expect("a block");
+    cache.commit(long, 8, NO_FENCE).expect("there");
+    assert_eq!(row(&cache, long), [3, 1]);
+    cache.free(&[long], NO_FENCE).expect("open");
+    assert_eq!(counts(&cache), (1, 4, 2, 0));
+    let bounds = cache.resize(0, 3).expect("there are so many");
+    assert_eq!(bounds, Bounds { open: 3, needed: 3, draining: 0 });
+    assert_eq!(counts(&cache), (1, 1, 0, 0), "block 1 continued block 3");
+    cache.check().expect("the accounts");
+}
+
+#[test]
+fn lengths_that_a_group_cannot_have_are_refused() {
+    let cache = cache(8);
+    for blocks in [0, 1, 9, u32::MAX] {
+        assert!(matches!(cache.resize(0, blocks), Err(KvError::OutOfRange(_))), "{blocks}");
+    }
+    assert!(matches!(cache.resize(1, 4), Err(KvError::OutOfRange(_))));
+    assert!(matches!(cache.bounds(1), Err(KvError::OutOfRange(_))));
+    assert_eq!(cache.bounds(0), Ok(Bounds { open: 8, needed: 8, draining: 0 }));
+}

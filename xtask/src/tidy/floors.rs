@@ -28,6 +28,7 @@ const FLOORS: &[(&str, u32)] = &[
     ("offload", 7),
     ("torch", 7),
     ("step", 8),
+    ("paged", 8),
     ("telemetry", 8),
     ("abi", 9),
 ];

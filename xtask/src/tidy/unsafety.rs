@@ -27,6 +27,7 @@ const ALLOWED: &[(&str, &str)] = &[
     ("src/base/sync.rs", "cells shared between threads"),
     ("src/base/raw.rs", "metadata arrays in mapped memory"),
     ("src/base/tls.rs", "the thread's own pointer"),
+    ("src/paged/staging.rs", "the CPU's writes to pinned staging buffers"),
     ("src/pool/cache/model.rs", "the model of the stop protocol shares a plain cell on purpose"),
     ("src/pool/arena.rs", "memory for caches, wiped in a forked child"),
     ("src/pool/settle/tests.rs", "tests look into a thread's cache"),

@@ -1,0 +1,91 @@
+//! What happens to contiguous sequences' memory between calls: by the keeper, or by a poll.
+//!
+//! Promises that memory is given back only behind fences that have passed, and that pages ahead of
+//! need are mapped at nobody's cost. Never waits.
+
+use super::super::error::Result;
+use super::super::locked;
+use super::super::places::{difference, pages, union};
+use super::{Inner, Slot, State};
+use crate::kv::Fence;
+use crate::pool::keeper::Tended;
+use crate::pool::world;
+use std::time::Duration;
+
+impl Inner {
+    pub(super) fn poll(&self) -> Result<Fence> {
+        world::check_world()?;
+        let (fence, asked) = locked(&self.fences).poll();
+        let given = self.give_back();
+        let ahead = self.map_ahead();
+        asked?;
+        given?;
+        ahead?;
+        Ok(fence)
+    }
+
+    /// What waited for fences that have passed: ended sequences' ranges are free, and pages behind
+    /// no token go.
+    fn give_back(&self) -> Result<()> {
+        let mut slots = locked(&self.slots);
+        let fences = locked(&self.fences);
+        let mut result = Ok(());
+        for at in 0..slots.all.len() {
+            let slot = &mut slots.all[at];
+            if !fences.has_passed(slot.after) {
+                continue;
+            }
+            if slot.state == State::Leaving {
+                slot.state = State::Free;
+                slots.free.push(at);
+            } else if slot.state == State::Open && slot.excess {
+                let keep = self.rows(self.ahead_of(slot.tokens));
+                match slot.unmap(&keep) {
+                    Ok(_) => slot.excess = !difference(&slot.mapped, &keep).is_empty(),
+                    Err(error) => result = Err(error),
+                }
+            }
+        }
+        drop(fences);
+        result.and(slots.shed(self.config.keep_pages).map(|_| ()))
+    }
+
+    /// Maps pages for tokens to come, as far as the pool has room.
+    fn map_ahead(&self) -> Result<()> {
+        if self.config.ahead_tokens == 0 {
+            return Ok(());
+        }
+        let mut at = 0;
+        loop {
+            // The lock is let go between sequences: `ensure` is what counts.
+            let mut slots = locked(&self.slots);
+            let Some(slot) = slots.all.get_mut(at) else { return Ok(()) };
+            at += 1;
+            if slot.state != State::Open || slot.tokens == 0 {
+                continue;
+            }
+            let lack = difference(&self.rows(self.ahead_of(slot.tokens)), &slot.mapped);
+            if lack.is_empty() || !slot.region.map_if_room(&lack)? {
+                continue;
+            }
+            slot.mapped = union(&slot.mapped, &lack);
+            slots.mapped_ahead += pages(&lack);
+        }
+    }
+
+    /// Whether something waits for a fence or for the driver.
+    fn is_waiting(&self) -> bool {
+        let slots = locked(&self.slots);
+        let waits = |slot: &Slot| slot.state == State::Leaving || slot.excess;
+        slots.all.iter().any(waits) || slots.kept() > self.config.keep_pages
+    }
+}
+
+impl Tended for Inner {
+    fn tend(&self) -> Option<Duration> {
+        if let Err(error) = self.poll() {
+            tracing::debug!(%error, "contiguous sequences are looked at again later");
+        }
+        self.is_waiting().then_some(Duration::from_millis(5))
+    }
+}

@@ -1,0 +1,159 @@
+//! A ring of pinned buffers from which tables are copied to the device.
+//!
+//! Owns the buffers and an event for each that is in flight. Promises that a buffer is written only
+//! when every copy queued from it has ended, as its event says; a buffer whose event could not be
+//! recorded is in flight until one can. When all are in flight another is made, up to a limit;
+//! then the caller is told to come again. Nothing waits but the end of the ring, which waits for
+//! what is in flight. Cost: a query a buffer that is looked at.
+
+use super::error::{MemoryError, Result};
+use crate::error::Error;
+use crate::pool::events::Event;
+use crate::pool::hot::SYNC_STREAM;
+use crate::pool::{Pool, devices};
+
+/// What a buffer is doing.
+#[derive(Debug)]
+enum State {
+    Free,
+    /// In flight until the event has passed.
+    Behind(Event),
+    /// In flight on this stream, with no event yet.
+    Unmarked(u64),
+}
+
+#[derive(Debug)]
+struct Buffer {
+    address: usize,
+    state: State,
+}
+
+/// The ring.
+#[derive(Debug)]
+pub(super) struct Ring {
+    /// Where the buffers come from: the device's pool where the CPU may touch its memory, else the
+    /// pool of pinned memory.
+    source: Pool,
+    buffers: Vec<Buffer>,
+    bytes: usize,
+    most: usize,
+    /// Where the last buffer was taken: the next is the one in flight longest.
+    at: usize,
+}
+
+const ALL_IN_FLIGHT: MemoryError =
+    MemoryError::Again("all staging buffers are in flight: call again when a copy has ended");
+
+impl Ring {
+    /// A ring of at most `most` buffers of `bytes` each, for copies to `pool`'s device; none is
+    /// made yet.
+    pub(super) fn new(pool: &Pool, bytes: usize, most: usize) -> Result<Ring> {
+        let own = pool.driver()?.device().host_accessible;
+        let number = if own { pool.id() } else { devices::host_pool()? };
+        let source = Pool::from_number(number)?;
+        Ok(Ring { source, buffers: Vec::new(), bytes, most, at: 0 })
+    }
+
+    /// Bytes of a buffer.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Buffers made so far, and those in flight as of the last look.
+    pub(super) fn counts(&self) -> (usize, usize) {
+        let busy = |buffer: &&Buffer| !matches!(buffer.state, State::Free);
+        (self.buffers.len(), self.buffers.iter().filter(busy).count())
+    }
+
+    /// `count` buffers that nothing reads: their numbers, or none of them.
+    pub(super) fn take(&mut self, pool: &Pool, count: usize) -> Result<Vec<usize>> {
+        if count > self.most {
+            return Err(MemoryError::Invalid(
+                "the change needs more staging than the table has: bind it with more or larger \
+                 buffers",
+            ));
+        }
+        let mut free = Vec::with_capacity(count);
+        let len = self.buffers.len();
+        for step in 0..len {
+            let at = (self.at + step) % len;
+            if free.len() < count && self.buffers[at].settle(pool)? {
+                free.push(at);
+            }
+        }
+        while free.len() < count && self.buffers.len() < self.most {
+            let address = self.source.alloc(self.bytes, SYNC_STREAM)?;
+            free.push(self.buffers.len());
+            self.buffers.push(Buffer { address, state: State::Free });
+        }
+        if free.len() < count {
+            return Err(ALL_IN_FLIGHT);
+        }
+        self.at = free.last().map_or(0, |&last| (last + 1) % self.buffers.len());
+        Ok(free)
+    }
+
+    /// Writes entries into a free buffer, from byte `offset` on. Answers their address.
+    pub(super) fn write(&mut self, buffer: usize, offset: usize, entries: &[i32]) -> usize {
+        let Buffer { address, state } = &self.buffers[buffer];
+        let bytes = size_of_val(entries);
+        assert!(matches!(state, State::Free) && offset + bytes <= self.bytes, "it is free");
+        let to = std::ptr::with_exposed_provenance_mut::<i32>(address + offset);
+        // SAFETY: the buffer's `bytes` bytes are this ring's, memory that the CPU may write, and no
+        // copy reads them: `settle` has seen its event passed. Entries are multiples of 4 bytes
+        // behind an address that is a multiple of 256.
+        unsafe { std::ptr::copy_nonoverlapping(entries.as_ptr(), to, entries.len()) };
+        address + offset
+    }
+
+    /// Copies from a buffer are about to be queued on `stream`.
+    pub(super) fn begin(&mut self, buffer: usize, stream: u64) {
+        self.buffers[buffer].state = State::Unmarked(stream);
+    }
+
+    /// All copies from a buffer are queued: records the event that ends its flight.
+    pub(super) fn end(&mut self, pool: &Pool, buffer: usize) -> Result<()> {
+        self.buffers[buffer].mark(pool).map_err(Into::into)
+    }
+}
+
+impl Buffer {
+    /// Records an event behind the copies that have none.
+    fn mark(&mut self, pool: &Pool) -> std::result::Result<(), Error> {
+        if let State::Unmarked(stream) = self.state {
+            self.state = State::Behind(pool.event(stream)?);
+        }
+        Ok(())
+    }
+
+    /// Whether nothing reads the buffer now.
+    fn settle(&mut self, pool: &Pool) -> Result<bool> {
+        if let Err(error) = self.mark(pool) {
+            tracing::warn!(%error, "a staging buffer has no event yet");
+            return Ok(false);
+        }
+        match &self.state {
+            State::Free => {}
+            State::Behind(event) if event.passed()? => self.state = State::Free,
+            State::Behind(_) | State::Unmarked(_) => return Ok(false),
+        }
+        Ok(true)
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        for buffer in self.buffers.drain(..) {
+            let waited = match &buffer.state {
+                State::Free => Ok(()),
+                State::Behind(event) => event.wait(),
+                // Its free waits for all work where the memory is the device's pool's.
+                State::Unmarked(_) => Ok(()),
+            };
+            let freed = waited.and_then(|()| self.source.dealloc(buffer.address, SYNC_STREAM));
+            if let Err(error) = freed {
+                tracing::warn!(%error, "a staging buffer was not given back");
+            }
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! Regions: reservations beside the heap's, whose granules their owner backs and unbacks.
+//!
+//! A region is one reservation of fixed length whose base never moves. Its granules are numbered
+//! from 0 and hold pages of the pool's stock, or none. Promises: what is mapped is open to the
+//! pool's present peers; a map is done whole or not at all, save granules that are then
+//! *stranded*; those, and regions given up that could not be unmapped, are retried by
+//! [`Vmem::recover`]. Must not know what a region is for. Cost: the driver's calls.
+
+use super::Vmem;
+use crate::driver::{Call, Code, DriverError, DriverResult, PageHandle};
+
+/// A region's number; no other region of the pool ever has it.
+pub type RegionId = u32;
+
+/// Granules of a region side by side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// The first granule, by its number in the region.
+    pub first: u32,
+    /// How many.
+    pub len: u32,
+}
+
+/// One region.
+#[derive(Debug)]
+pub(super) struct Region {
+    base: usize,
+    pages: Vec<Option<PageHandle>>,
+    /// Granules whose page is mapped and should not be.
+    stranded: Vec<u32>,
+    /// Its owner is gone: it is to be unmapped and given back.
+    given_up: bool,
+}
+
+impl Region {
+    /// Rows of granules that hold a page and for which `which` says yes.
+    fn rows(&self, which: impl Fn(u32) -> bool) -> Vec<Row> {
+        let mut rows: Vec<Row> = Vec::new();
+        for (g, page) in (0u32..).zip(&self.pages) {
+            if page.is_none() || !which(g) {
+                continue;
+            }
+            match rows.last_mut() {
+                Some(row) if row.first + row.len == g => row.len += 1,
+                _ => rows.push(Row { first: g, len: 1 }),
+            }
+        }
+        rows
+    }
+
+    fn is_stranded(&self, granule: u32) -> bool {
+        self.stranded.contains(&granule)
+    }
+}
+
+const NO_REGION: DriverError = DriverError { call: Call::Map, code: Code::InvalidValue };
+
+impl Vmem {
+    /// Reserves a region of `bytes`, a multiple of the granule. Answers its number and base.
+    pub fn add_region(&mut self, bytes: usize) -> DriverResult<(RegionId, usize)> {
+        let granules = bytes / self.granule;
+        let base = self.driver.reserve(granules * self.granule)?;
+        self.calls.reserves += 1;
+        let id = self.next_region;
+        self.next_region += 1;
+        let pages = vec![None; granules];
+        self.regions.insert(id, Region { base, pages, stranded: Vec::new(), given_up: false });
+        Ok((id, base))
+    }
+
+    /// Whether no granule of a row holds a page, a stranded one included.
+    pub fn is_unbacked(&self, id: RegionId, row: Row) -> bool {
+        let Some(region) = self.regions.get(&id) else { return false };
+        region.pages[row.first as usize..][..row.len as usize].iter().all(Option::is_none)
+    }
+
+    /// Maps pages of the stock, which holds enough, at unbacked granules and opens them. All or
+    /// nothing, save granules that are stranded then.
+    pub fn map_region(&mut self, id: RegionId, row: Row) -> DriverResult<()> {
+        debug_assert!(self.stock.len() >= row.len as usize, "the caller fills the stock first");
+        let region = self.regions.get_mut(&id).ok_or(NO_REGION)?;
+        let address = region.base + row.first as usize * self.granule;
+        let from = self.stock.len() - row.len as usize;
+        let mapped = self.driver.map_run(address, self.granule, &self.stock[from..]);
+        let done = mapped.as_ref().map_or_else(|&(done, _)| done, |()| row.len as usize);
+        for (g, page) in (row.first as usize..).zip(self.stock.drain(from..from + done)) {
+            debug_assert!(region.pages[g].is_none());
+            region.pages[g] = Some(page);
+        }
+        self.mapped_pages += done;
+        self.region_pages += done;
+        self.calls.maps += done as u64;
+        let opened = mapped.map_err(|(_, error)| error).and_then(|()| {
+            self.driver.set_access(address, row.len as usize * self.granule, &self.peers)
+        });
+        match opened {
+            Ok(()) => {
+                self.calls.set_access += 1;
+                Ok(())
+            }
+            Err(error) => {
+                self.drop_row(id, Row { len: done as u32, ..row });
+                Err(error)
+            }
+        }
+    }
+
+    /// Unmaps a row that nothing needs any more; where that fails its granules are stranded.
+    pub fn drop_row(&mut self, id: RegionId, row: Row) {
+        if row.len == 0 {
+            return;
+        }
+        let Err(error) = self.unmap_region(id, row) else { return };
+        tracing::error!(%error, id, ?row, "undo failed; pages of a region are stranded");
+        if let Some(region) = self.regions.get_mut(&id) {
+            region.stranded.extend(row.first..row.first + row.len);
+            self.region_pages -= row.len as usize;
+        }
+    }
+
+    /// Unmaps a row of backed granules in one call; their pages go to the stock. The caller knows
+    /// that nothing on the device touches them any more.
+    pub fn unmap_region(&mut self, id: RegionId, row: Row) -> DriverResult<()> {
+        let region = self.regions.get_mut(&id).ok_or(NO_REGION)?;
+        let address = region.base + row.first as usize * self.granule;
+        self.driver.unmap(address, row.len as usize * self.granule)?;
+        self.calls.unmaps += 1;
+        for g in row.first..row.first + row.len {
+            let page = region.pages[g as usize].take();
+            self.stock.push(page.expect("the caller unmaps backed granules"));
+            self.mapped_pages -= 1;
+            match region.stranded.iter().position(|&stranded| stranded == g) {
+                Some(at) => _ = region.stranded.swap_remove(at),
+                None => self.region_pages -= 1,
+            }
+        }
+        Ok(())
+    }
+
+    /// Unmaps what a region still holds and gives its addresses back. May be repeated after a
+    /// failure, and then goes on where it stopped.
+    pub fn close_region(&mut self, id: RegionId) -> DriverResult<()> {
+        let Some(region) = self.regions.get(&id) else { return Ok(()) };
+        for row in region.rows(|_| true) {
+            self.unmap_region(id, row)?;
+        }
+        let region = &self.regions[&id];
+        self.driver.unreserve(region.base, region.pages.len() * self.granule)?;
+        self.regions.remove(&id);
+        Ok(())
+    }
+
+    /// As [`Vmem::close_region`] for an owner that will not come again: what fails is retried by
+    /// [`Vmem::recover`].
+    pub fn give_up_region(&mut self, id: RegionId) {
+        if let Err(error) = self.close_region(id) {
+            tracing::warn!(%error, id, "a region was not given back; retried later");
+            self.leave_region(id);
+        }
+    }
+
+    /// As [`Vmem::give_up_region`] where nothing may be unmapped now.
+    pub fn leave_region(&mut self, id: RegionId) {
+        if let Some(region) = self.regions.get_mut(&id) {
+            region.given_up = true;
+            let rows = region.rows(|g| !region.is_stranded(g));
+            for row in rows {
+                region.stranded.extend(row.first..row.first + row.len);
+                self.region_pages -= row.len as usize;
+            }
+        }
+    }
+
+    /// Pages that regions hold, stranded ones left out.
+    pub fn region_pages(&self) -> usize {
+        self.region_pages
+    }
+
+    /// Address space of all regions, in bytes.
+    pub(super) fn region_bytes(&self) -> usize {
+        self.regions.values().map(|region| region.pages.len() * self.granule).sum()
+    }
+
+    /// Pages that are stranded in regions.
+    pub(super) fn stranded_in_regions(&self) -> usize {
+        self.regions.values().map(|region| region.stranded.len()).sum()
+    }
+
+    /// Whether a region could not be given back.
+    pub(super) fn any_region_given_up(&self) -> bool {
+        self.regions.values().any(|region| region.given_up)
+    }
+
+    /// Addresses and lengths of all rows of regions that peers are to reach.
+    pub(super) fn region_rows(&self) -> Vec<(usize, usize)> {
+        let mut rows = Vec::new();
+        for region in self.regions.values() {
+            for row in region.rows(|g| !region.is_stranded(g)) {
+                let address = region.base + row.first as usize * self.granule;
+                rows.push((address, row.len as usize * self.granule));
+            }
+        }
+        rows
+    }
+
+    /// Retries what [`Vmem::recover`] has to of this file's.
+    pub(super) fn recover_regions(&mut self) {
+        let ids: Vec<RegionId> = self.regions.keys().copied().collect();
+        for id in ids {
+            let region = &self.regions[&id];
+            if region.given_up {
+                if self.close_region(id).is_err() {
+                    return;
+                }
+                continue;
+            }
+            for row in region.rows(|g| region.is_stranded(g)) {
+                if self.unmap_region(id, row).is_err() {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Gives all regions back, for the pool's end.
+    pub(super) fn close_regions(&mut self) -> DriverResult<()> {
+        while let Some(&id) = self.regions.keys().next() {
+            self.close_region(id)?;
+        }
+        Ok(())
+    }
+}
