@@ -77,13 +77,10 @@ fn serve(requests: &[Request]) -> (f64, f64, u64) {
     // The request whose prompt is being computed, and how far that is.
     let mut filling: Option<(Seq, Request, u32)> = None;
     while !waiting.is_empty() || filling.is_some() || !running.is_empty() {
-        loop {
-            let Some((seq, next, len)) = filling.take().or_else(|| {
-                let next = waiting.pop_front()?;
-                Some((cache.open(Open::default()).expect("there is room"), next, 0))
-            }) else {
-                break;
-            };
+        let opened = |next| (cache.open(Open::default()).expect("there is room"), next, 0);
+        while let Some((seq, next, len)) =
+            filling.take().or_else(|| waiting.pop_front().map(opened))
+        {
             let free = cache.stats().groups[0].counts.free.saturating_sub(BLOCKS / 100);
             let room = free * BLOCK_TOKENS + (BLOCK_TOKENS - len % BLOCK_TOKENS) % BLOCK_TOKENS;
             let chunk = room.min(next.known - len);

@@ -2034,7 +2034,8 @@ forebay_status forebay_kv_append(forebay_kv_t kv,
 /**
  * Appends to several sequences, in order, under one lock.
  *
- * @param done NULL, or receives how many were done, also on failure: those before the one that was refused stand,
+ * @param done NULL, or receives how many were done, also on failure: those before the one that was
+ * refused stand,
  * it and those after it are unchanged.
  * @return as forebay_kv_append() for the one that was refused.
  *
@@ -2451,8 +2452,8 @@ forebay_status forebay_kv_slots(forebay_kv_t kv,
  * @param indptr receives count + 1 entries, last_page_len count.
  * @param needed NULL, or receives how many entries indices needs.
  * @return FOREBAY_ERROR_LIMIT when capacity is smaller than that: indices holds nothing of use
- * then; FOREBAY_ERROR_INVALID_ARGUMENT for a sequence without tokens; FOREBAY_ERROR_UNSUPPORTED in a
- * group of states.
+ * then; FOREBAY_ERROR_INVALID_ARGUMENT for a sequence without tokens; FOREBAY_ERROR_UNSUPPORTED in
+ * a group of states.
  *
  * # Safety
  * `seqs` is valid for reads of `count` handles; `indptr`, `indices` and `last_page_len` are valid

@@ -357,7 +357,8 @@ pub unsafe extern "C" fn forebay_kv_append(
 
 /// Appends to several sequences, in order, under one lock.
 ///
-/// @param done NULL, or receives how many were done, also on failure: those before the one that was refused stand,
+/// @param done NULL, or receives how many were done, also on failure: those before the one that was
+/// refused stand,
 /// it and those after it are unchanged.
 /// @return as forebay_kv_append() for the one that was refused.
 ///

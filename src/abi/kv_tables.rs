@@ -220,8 +220,8 @@ pub unsafe extern "C" fn forebay_kv_slots(
 /// @param indptr receives count + 1 entries, last_page_len count.
 /// @param needed NULL, or receives how many entries indices needs.
 /// @return FOREBAY_ERROR_LIMIT when capacity is smaller than that: indices holds nothing of use
-/// then; FOREBAY_ERROR_INVALID_ARGUMENT for a sequence without tokens; FOREBAY_ERROR_UNSUPPORTED in a
-/// group of states.
+/// then; FOREBAY_ERROR_INVALID_ARGUMENT for a sequence without tokens; FOREBAY_ERROR_UNSUPPORTED in
+/// a group of states.
 ///
 /// # Safety
 /// `seqs` is valid for reads of `count` handles; `indptr`, `indices` and `last_page_len` are valid

@@ -1,7 +1,7 @@
 //! NVIDIA's `kvbm-logical` under the loads of `benches/kv.rs`: as many blocks of as many tokens, in
-//! nanoseconds of thread CPU time (two threads: by the clock), medians. Prints one JSON object, a load's name to its figure in
-//! the unit that the cache's own row has. A prompt's hashes are given to it; the cache's own row
-//! includes them.
+//! nanoseconds of thread CPU time (two threads: by the clock), medians. Prints one JSON object, a
+//! load's name to its figure in the unit that the cache's own row has. A prompt's hashes are given
+//! to it; the cache's own row includes them.
 
 #[path = "../../../cli/src/cpu_time.rs"]
 mod cpu_time;

@@ -54,7 +54,7 @@ fn freeing_twice_changes_no_account() {
     let before = counts(&cache);
     for _ in 0..3 {
         assert_eq!(cache.free(&[seq], NO_FENCE), Err(KvError::Stale));
-        assert_eq!(cache.free(&[fork[0], fork[0]], NO_FENCE).is_err(), true);
+        assert!(cache.free(&[fork[0], fork[0]], NO_FENCE).is_err());
     }
     assert_eq!(counts(&cache), before);
     let (used, free, cached, quarantined) = before;
@@ -82,8 +82,8 @@ fn scattered_blocks_are_as_good_as_a_row() {
 }
 
 /// Eviction calls back into the cache, and what it was about to give up is gone
-/// (TensorRT-LLM#17926, sglang#24869): here whole chains go within one call, and a hit that is being
-/// given keeps its blocks although the same call evicts.
+/// (TensorRT-LLM#17926, sglang#24869): here whole chains go within one call, and a hit that is
+/// being given keeps its blocks although the same call evicts.
 #[test]
 fn giving_up_chains_does_not_disturb_the_call_that_needs_them() {
     let cache = cache(65);
