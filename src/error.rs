@@ -207,12 +207,12 @@ mod tests {
 
     #[test]
     fn numbers_are_frozen_and_round_trip() {
-        for code in 0..=21 {
+        for code in 0..=24 {
             let status = Status::from_code(code).expect("assigned");
             assert_eq!(status as i32, code);
             assert!(status.name().starts_with("FOREBAY_"));
         }
-        assert_eq!(Status::from_code(22), None);
+        assert_eq!(Status::from_code(25), None);
         assert_eq!(Status::OutOfMemory as i32, 2);
     }
 

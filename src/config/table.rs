@@ -418,7 +418,7 @@ mod tests {
             let first = VARIABLES.iter().position(|other| other.name == variable.name);
             assert_eq!(first, Some(index), "{variable:?}");
         }
-        assert_eq!(VARIABLES.len(), 32);
+        assert_eq!(VARIABLES.len(), 33);
     }
 
     #[test]
