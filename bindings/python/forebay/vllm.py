@@ -33,29 +33,41 @@ _REMOVED = 1
 _BYTE = 3
 
 
+def _layout(*fields: tuple[str, Any]) -> Any:
+    """The fields of a structure, of several kinds."""
+    return list(fields)
+
+
 class CGroup(c.Structure):
     """``forebay_kv_group``."""
 
-    _fields_ = (
-        [(name, c.c_uint32) for name in (
-            "layers", "heads", "key_size", "value_size", "block_tokens", "element", "content",
-            "window", "order", "blocks",
-        )]
-        + [("state_bytes", c.c_uint64), ("reserved", c.c_uint64 * 4)]
+    NAMES = (
+        "layers", "heads", "key_size", "value_size", "block_tokens", "element", "content",
+        "window", "order", "blocks",
     )  # fmt: skip
+    _fields_ = _layout(
+        *[(name, c.c_uint32) for name in NAMES],
+        ("state_bytes", c.c_uint64),
+        ("reserved", c.c_uint64 * 4),
+    )
 
 
 class COptions(c.Structure):
     """``forebay_kv_options``."""
 
-    _fields_ = (
-        [("struct_size", c.c_size_t), ("groups", c.POINTER(CGroup)), ("group_count", c.c_size_t)]
-        + [(name, c.c_uint32) for name in (
-            "max_sequences", "max_blocks", "prefixes", "policy", "hashing", "dedupe", "partial",
-            "watermark",
-        )]
-        + [("events", c.c_size_t), ("hash_key", c.c_uint8 * 32), ("flags", c.c_uint64)]
+    NAMES = (
+        "max_sequences", "max_blocks", "prefixes", "policy", "hashing", "dedupe", "partial",
+        "watermark",
     )  # fmt: skip
+    _fields_ = _layout(
+        ("struct_size", c.c_size_t),
+        ("groups", c.POINTER(CGroup)),
+        ("group_count", c.c_size_t),
+        *[(name, c.c_uint32) for name in NAMES],
+        ("events", c.c_size_t),
+        ("hash_key", c.c_uint8 * 32),
+        ("flags", c.c_uint64),
+    )
 
 
 class CDigest(c.Structure):
