@@ -10,8 +10,8 @@
 //! - other tags' blocks are in use all the while: no lock is held while the device is awaited or
 //!   contents are copied;
 //! - an exported or pinned block refuses the suspend, and is named;
-//! - pages that the driver would not unmap or take back are counted ([`Report::stuck_bytes`]), serve
-//!   nobody and are tried again like all others; so is what it would not give back of the copies.
+//! - pages that the driver would not unmap or take back are counted ([`Report::stuck_bytes`]),
+//!   serve nobody and are tried again; so is what it would not give back of the copies.
 //!
 //! One case is between the two: an unmap fails after others worked, and mapping those again fails
 //! too. Then the suspend goes through, and the pages still mapped are among those that are stuck.
@@ -207,8 +207,8 @@ impl Core {
     }
 
     /// Takes the tags' memory away. Answers the bytes that went back to the device and those of
-    /// unmapped pages that it would not take; `None`: work of the device is under way, and pages may
-    /// go only while there is none.
+    /// unmapped pages that it would not take; `None`: work of the device is under way, and pages
+    /// may go only while there is none.
     fn put_to_sleep(&mut self, tags: &[u8], saved: &mut Saved) -> Result<Option<(u64, u64)>> {
         if self.lanes.open_captures() > 0 {
             return Err(capture_open());

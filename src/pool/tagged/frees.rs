@@ -1,7 +1,7 @@
 //! Blocks of suspendable tags that are freed while the tag is not awake, and granules that go.
 //!
-//! Owns what happens to them: freed asleep, a block is gone at once with its kept contents, unless a
-//! graph still uses its memory; freed while the tag falls or wakes, it waits until that is over.
+//! Owns what happens to them: freed asleep, a block is gone at once with its kept contents, unless
+//! a graph still uses its memory; freed while the tag falls or wakes, it waits until that is over.
 //! Runs under the core's lock. Cost: as other frees; a sweep looks at all of a tag's granules.
 
 use super::{Late, Sleeper, State};
