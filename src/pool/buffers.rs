@@ -71,7 +71,7 @@ fn set(number: u64) -> Result<Arc<Mutex<Set>>> {
     })
 }
 
-/// Takes a buffer for `stream`.
+/// Takes a buffer for `stream`. `Busy`: its tag is suspended.
 pub fn acquire(number: u64, stream: u64) -> Result<usize> {
     let set = set(number)?;
     let mut set = set.lock().unwrap_or_else(PoisonError::into_inner);
@@ -89,6 +89,7 @@ pub fn acquire(number: u64, stream: u64) -> Result<usize> {
         ));
     };
     let Free { address, by } = set.free[index];
+    set.pool.check_awake(address)?;
     if let Some((_, event)) = by {
         let passed = driver.event_query(event).map_err(control::driver_error)?;
         if !passed {

@@ -9,7 +9,7 @@ use super::slow::Located;
 use super::{HANDLE_SHIFT, OnOutOfMemory, OnUnmap, Pool, Shared};
 use crate::base::sync::atomic::Ordering;
 use crate::base::units::QUANTUM;
-use crate::driver::{Code, DriverError, DriverResult, Scope, StreamHandle};
+use crate::driver::{Code, DriverError, DriverResult, EventHandle, Scope, StreamHandle};
 use crate::error::{Error, Result, Status};
 use crate::slab::class::slot_bytes;
 use crate::slab::marks::SPECIAL;
@@ -42,15 +42,21 @@ pub fn driver_error(error: DriverError) -> Error {
 }
 
 /// Waits for all work queued on the pool's device so far. No lock is held meanwhile. False: a
-/// capture is open, and nothing was waited for.
+/// capture is open, and nothing was waited for. Without events over a whole context a capture that
+/// begins meanwhile is not seen, and the wait may end it.
 pub fn synchronize(shared: &'static Shared, id: u64) -> Result<bool> {
-    let (driver, streams, captures) = shared.with_core(id, |core| {
-        (std::sync::Arc::clone(core.driver()), core.lanes.streams(), core.lanes.open_captures())
+    let (driver, streams, event) = shared.with_core(id, |core| {
+        let driver = std::sync::Arc::clone(core.driver());
+        let streams = core.lanes.streams();
+        // In one hold of the lock with the look: a capture begins after the event or is seen.
+        let event = match core.lanes.open_captures() {
+            0 => Some(core.mark_context()),
+            _ => None,
+        };
+        (driver, streams, event)
     })?;
-    if captures > 0 {
-        return Ok(false);
-    }
-    if !driver.device().context_events {
+    let Some(event) = event else { return Ok(false) };
+    let Some(event) = event.map_err(driver_error)? else {
         let waited = match driver.synchronize() {
             Err(DriverError { code: Code::NotSupported, .. }) => {
                 streams.iter().try_for_each(|&s| driver.stream_synchronize(s))
@@ -58,15 +64,27 @@ pub fn synchronize(shared: &'static Shared, id: u64) -> Result<bool> {
             waited => waited,
         };
         return waited.map(|()| true).map_err(driver_error);
-    }
-    let event = shared.with_core(id, |core| core.lanes.event(&*driver))?.map_err(driver_error)?;
-    let recorded = driver.event_record(event, Scope::Context);
-    let waited = recorded.and_then(|()| driver.event_synchronize(event));
+    };
+    let waited = driver.event_synchronize(event);
     shared.with_core(id, |core| core.lanes.give_event(event))?;
     waited.map(|()| true).map_err(driver_error)
 }
 
 impl Core {
+    /// An event recorded behind all work of the context; `None`: the device has none such.
+    fn mark_context(&mut self) -> DriverResult<Option<EventHandle>> {
+        let driver = std::sync::Arc::clone(&self.driver.0);
+        if !driver.device().context_events {
+            return Ok(None);
+        }
+        let event = self.lanes.event(&*driver)?;
+        if let Err(error) = driver.event_record(event, Scope::Context) {
+            self.lanes.give_event(event);
+            return Err(error);
+        }
+        Ok(Some(event))
+    }
+
     /// Ends the lane of a stream that will be destroyed.
     pub fn retire(&mut self, key: u64) -> Result<()> {
         let Some(lane) = self.lanes.find(key) else { return Ok(()) };
@@ -176,13 +194,17 @@ impl Core {
     /// then. Answers whether anything is still stuck.
     pub fn recover(&mut self) -> bool {
         // Copies that are under way may reach memory that would be unmapped.
-        let copied = self.close_copiers();
-        super::core::note(copied, "what copied a tag's contents is still held");
-        if self.lanes.open_captures() == 0 && copied.is_ok() {
+        if self.lanes.open_captures() == 0 && self.try_close_copiers() {
+            let (stock, mut any) = (self.vmem.stock(), false);
             for granule in self.vmem.recover() {
-                if !self.tagged.unstrand(granule) {
+                if self.tagged.unstrand(granule) {
+                    any = true;
+                } else {
                     self.heap.unstrand(granule);
                 }
+            }
+            if any {
+                self.give_up_pages(self.vmem.stock().saturating_sub(stock));
             }
             if self.shares.any_leaving() {
                 self.record_leaving();

@@ -9,7 +9,7 @@
 //! Used with no lock held: it waits for the device. Cost: the slower of the two copies; two streams
 //! and two pieces of up to [`CHUNK`] while it lives.
 
-use crate::driver::{Code, Driver, DriverError, DriverResult, StreamHandle};
+use crate::driver::{Code, Driver, DriverError, DriverResult, EventHandle, Scope, StreamHandle};
 use std::sync::Arc;
 
 /// Bytes that one copy moves: long enough for the bus, short enough to overlap.
@@ -27,6 +27,38 @@ pub enum CopyFailure {
 impl From<DriverError> for CopyFailure {
     fn from(error: DriverError) -> CopyFailure {
         CopyFailure::Driver(error)
+    }
+}
+
+/// Contents in host memory.
+#[derive(Debug)]
+pub struct Contents {
+    bytes: Vec<u8>,
+    /// Whether they are overwritten before the memory goes back.
+    scrub: bool,
+}
+
+impl Contents {
+    fn clear(&mut self) {
+        if self.scrub {
+            self.bytes.fill(0);
+            // Nobody reads them again: without this the fill might be left out.
+            std::hint::black_box(&mut self.bytes);
+        }
+    }
+}
+
+impl std::ops::Deref for Contents {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Contents {
+    fn drop(&mut self) {
+        self.clear();
     }
 }
 
@@ -54,6 +86,8 @@ struct Way {
     piece: Option<Piece>,
     /// Whether a copy may be under way.
     busy: bool,
+    /// Recorded behind it, where it is looked at rather than awaited.
+    behind: Option<EventHandle>,
     /// What the copy under way brings: which part, and how many bytes of it.
     brings: Option<(usize, usize)>,
 }
@@ -63,6 +97,7 @@ pub struct Copier {
     driver: Arc<dyn Driver>,
     ways: Vec<Way>,
     chunk: usize,
+    scrub: bool,
 }
 
 impl std::fmt::Debug for Copier {
@@ -79,15 +114,16 @@ fn chunks(lengths: &[usize], chunk: usize) -> impl Iterator<Item = (usize, usize
 }
 
 impl Copier {
-    /// One without ways yet, for parts of at most `longest` bytes.
-    pub fn new(driver: Arc<dyn Driver>, longest: usize) -> Copier {
-        Copier { driver, ways: Vec::new(), chunk: longest.clamp(1, CHUNK) }
+    /// One without ways yet, for parts of at most `longest` bytes. `scrub`: contents and pieces are
+    /// overwritten before they go.
+    pub fn new(driver: Arc<dyn Driver>, longest: usize, scrub: bool) -> Copier {
+        Copier { driver, ways: Vec::new(), chunk: longest.clamp(1, CHUNK), scrub }
     }
 
     fn open(&mut self) -> DriverResult<()> {
         while self.ways.len() < 2 {
             let stream = self.driver.stream_create()?;
-            self.ways.push(Way { stream, piece: None, busy: false, brings: None });
+            self.ways.push(Way { stream, piece: None, busy: false, behind: None, brings: None });
         }
         for way in &mut self.ways {
             way.piece = Some(match self.driver.host_alloc(self.chunk) {
@@ -103,13 +139,13 @@ impl Copier {
     }
 
     /// Copies parts of the device's memory, address and length, each to bytes of the host's.
-    pub fn save(&mut self, parts: &[(usize, usize)]) -> Result<Vec<Vec<u8>>, CopyFailure> {
+    pub fn save(&mut self, parts: &[(usize, usize)]) -> Result<Vec<Contents>, CopyFailure> {
         self.open()?;
-        let mut kept: Vec<Vec<u8>> = Vec::with_capacity(parts.len());
+        let mut kept: Vec<Contents> = Vec::with_capacity(parts.len());
         for &(_, bytes) in parts {
             let mut part = Vec::new();
             part.try_reserve_exact(bytes).map_err(|_| CopyFailure::NoHostMemory(bytes))?;
-            kept.push(part);
+            kept.push(Contents { bytes: part, scrub: self.scrub });
         }
         let lengths: Vec<usize> = parts.iter().map(|&(_, bytes)| bytes).collect();
         let mut turn = 0;
@@ -128,7 +164,7 @@ impl Copier {
     }
 
     /// Takes what a way has brought.
-    fn bring(&mut self, way: usize, kept: &mut [Vec<u8>]) -> DriverResult<()> {
+    fn bring(&mut self, way: usize, kept: &mut [Contents]) -> DriverResult<()> {
         self.await_way(way)?;
         let way = &mut self.ways[way];
         let Some((part, bytes)) = way.brings.take() else { return Ok(()) };
@@ -136,7 +172,7 @@ impl Copier {
         let from = std::ptr::with_exposed_provenance::<u8>(from);
         // SAFETY: the piece is at least a chunk long and this copier's; the copy into it is done,
         // as just awaited, so that all of these bytes are written and nobody writes them now.
-        kept[part].extend_from_slice(unsafe { std::slice::from_raw_parts(from, bytes) });
+        kept[part].bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(from, bytes) });
         Ok(())
     }
 
@@ -178,12 +214,44 @@ impl Copier {
         self.ways.iter().any(|way| way.busy)
     }
 
+    /// The same without a wait. False: a copy is under way, or may be.
+    pub fn close_if_done(&mut self) -> DriverResult<bool> {
+        for way in self.ways.iter_mut().filter(|way| way.busy) {
+            let event = match way.behind {
+                Some(event) => event,
+                None => {
+                    let event = self.driver.event_create()?;
+                    if let Err(error) = self.driver.event_record(event, Scope::Stream(way.stream)) {
+                        self.driver.event_destroy(event)?;
+                        return Err(error);
+                    }
+                    *way.behind.insert(event)
+                }
+            };
+            if !self.driver.event_query(event)? {
+                return Ok(false);
+            }
+            way.busy = false;
+        }
+        self.close().map(|()| true)
+    }
+
     /// Gives everything back, once no copy is under way. May be repeated after a failure, and then
     /// goes on where it stopped.
     pub fn close(&mut self) -> DriverResult<()> {
         while let Some(last) = self.ways.len().checked_sub(1) {
             self.await_way(last)?;
             let way = &mut self.ways[last];
+            if let Some(event) = way.behind {
+                self.driver.event_destroy(event)?;
+                way.behind = None;
+            }
+            if let Some(piece) = way.piece.as_mut().filter(|_| self.scrub) {
+                let to = std::ptr::with_exposed_provenance_mut::<u8>(piece.address());
+                // SAFETY: the piece is a chunk long and this copier's, and no copy is under way.
+                unsafe { std::ptr::write_bytes(to, 0, self.chunk) };
+                std::hint::black_box(to);
+            }
             if let Some(Piece::Locked(address)) = way.piece {
                 self.driver.host_free(address)?;
             }

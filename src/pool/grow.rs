@@ -260,7 +260,7 @@ impl Core {
         target: (u32, u32),
     ) -> std::result::Result<(), Refusal> {
         let mut short = need.saturating_sub(self.vmem.stock());
-        if short > 0 && self.vmem.troubled() {
+        if short > 0 && self.troubled() {
             self.recover();
             short = need.saturating_sub(self.vmem.stock());
         }
@@ -331,7 +331,8 @@ impl Core {
     /// `target`. None while a capture is open, or where moving is off. With `fences`, records
     /// what is missing first.
     pub fn idle_rows(&mut self, target: (u32, u32), fences: bool) -> Vec<IdleRun> {
-        if self.lanes.open_captures() > 0 || !self.may_move() {
+        // A copy that could not be awaited may read of a page whose block was freed since.
+        if self.lanes.open_captures() > 0 || self.tagged.is_copying() || !self.may_move() {
             return Vec::new();
         }
         if fences && self.lanes.unsettled() {

@@ -8,8 +8,8 @@
 //!
 //! Cost: a call a page, a map and an access call a row, the copies of what was kept.
 
-use super::copier::Copier;
-use super::core::{Core, note};
+use super::copier::{Contents, Copier};
+use super::core::Core;
 use super::ladder::{self, Refusal};
 use super::suspend::{Report, capture_open, copy_error, end_copier};
 use super::tagged::{Away, State};
@@ -17,6 +17,7 @@ use super::{Pool, Shared, keeper, registry, report};
 use crate::base::units::{QUANTUM_SHIFT, human};
 use crate::driver::{Call, Code, DriverError};
 use crate::error::{Error, Result, Status};
+use crate::heap::IdleRun;
 
 /// Why pages of an earlier try are still mapped: the driver's own number is gone by now.
 const UNDONE: Code = Code::Other(999);
@@ -32,8 +33,7 @@ impl Core {
         }
         self.recover();
         for &tag in &found {
-            self.heap.sweep(tag, &self.lanes);
-            self.strand_left(tag);
+            self.sweep_tag(tag);
         }
         let stuck = found.iter().find(|tag| !self.tagged.tags[tag].stuck.is_empty());
         if let Some(tag) = stuck {
@@ -63,7 +63,7 @@ impl Core {
         self.ready(need as usize, (0, 0))?;
         for (i, row) in rows.iter().enumerate() {
             let Err(failure) = self.vmem.map(row.granule, row.len) else { continue };
-            rows[..i].iter().for_each(|&row| self.unmap_or_strand(row));
+            self.take_down(&rows[..i]);
             self.note_stuck(tags);
             return Err(Refusal::Driver(failure.error));
         }
@@ -89,7 +89,7 @@ impl Core {
     }
 
     /// The contents to bring back: taken from the tags, by address.
-    fn take_saved(&mut self, tags: &[u8]) -> Vec<(u8, u32, usize, Vec<u8>)> {
+    fn take_saved(&mut self, tags: &[u8]) -> Vec<(u8, u32, usize, Contents)> {
         let mut found = Vec::new();
         let per = self.heap.per_granule();
         for &tag in tags {
@@ -110,7 +110,7 @@ impl Core {
     fn fall_back(
         &mut self,
         tags: &[u8],
-        saved: Vec<(u8, u32, usize, Vec<u8>)>,
+        saved: Vec<(u8, u32, usize, Contents)>,
         mapped: bool,
         stock: usize,
     ) {
@@ -119,17 +119,9 @@ impl Core {
                 sleeper.saved.insert(off, contents);
             }
         }
+        let filled = self.vmem.stock();
         if mapped {
-            let rows = self.tag_rows(tags);
-            let copying = self.tagged.copiers.iter().any(Copier::is_busy);
-            for row in rows {
-                if copying {
-                    // A copy may still reach it; whoever recovers awaits that first.
-                    (row.granule..row.granule + row.len).for_each(|g| self.vmem.strand(g));
-                } else if self.vmem.unmap(row.granule, row.len).is_err() {
-                    self.unmap_or_strand(row);
-                }
-            }
+            self.take_down(&self.tag_rows(tags));
             tags.iter().for_each(|&tag| self.heap.set_asleep(tag, true));
         }
         self.note_stuck(tags);
@@ -139,9 +131,27 @@ impl Core {
             }
             self.tagged.set(tag, State::Asleep);
             self.finish_late(tag);
+            self.sweep_tag(tag);
         }
-        let fresh = self.vmem.stock().saturating_sub(stock);
-        note(self.release(fresh), "pages for a resume stay in stock");
+        // Those that were just unmapped have contents in them, wherever they came from.
+        let now = self.vmem.stock();
+        self.give_up_pages(now.saturating_sub(stock.min(filled)));
+    }
+
+    /// Unmaps rows that a resume has mapped. Nothing is unmapped under a copy, while a capture is
+    /// open or, unless pages may move at any time, while the device works: whoever recovers does it
+    /// then.
+    fn take_down(&mut self, rows: &[IdleRun]) {
+        let now = !self.tagged.is_copying()
+            && self.lanes.open_captures() == 0
+            && self.may_unmap_now().unwrap_or(false);
+        for &row in rows {
+            if !now {
+                (row.granule..row.granule + row.len).for_each(|g| self.vmem.strand(g));
+            } else if self.vmem.unmap(row.granule, row.len).is_err() {
+                self.unmap_or_strand(row);
+            }
+        }
     }
 
     fn wake(&mut self, tags: &[u8]) {
@@ -151,8 +161,8 @@ impl Core {
                 sleeper.saved.clear();
             }
             self.tagged.set(tag, State::Awake);
-            self.heap.sweep(tag, &self.lanes);
             self.finish_late(tag);
+            self.sweep_tag(tag);
         }
     }
 }
@@ -212,9 +222,10 @@ fn bring_back(shared: &'static Shared, id: u64, tags: &[u8], missing: &mut u64) 
     }
     let (saved, driver) = shared
         .with_core(id, |core| (core.take_saved(tags), std::sync::Arc::clone(core.driver())))?;
+    let scrub = shared.with_core(id, |core| core.settings.scrub)?;
     let longest = saved.iter().map(|(.., contents)| contents.len()).max();
     if let Some(longest) = longest {
-        let mut copier = Copier::new(driver, longest);
+        let mut copier = Copier::new(driver, longest, scrub);
         let parts: Vec<(usize, &[u8])> =
             saved.iter().map(|(_, _, address, contents)| (*address, &contents[..])).collect();
         let copied = copier.restore(&parts);

@@ -262,6 +262,13 @@ impl Core {
         }
     }
 
+    /// The same for a slot, which also waits for the lane that freed it: an extent's lane may take
+    /// what its own work alone is behind, a slot goes back to its slab once all has passed.
+    pub(super) fn fence_slot(&mut self, lane: LaneId, uses: &[LaneId]) {
+        self.fence_foreign(lane);
+        self.fence_uses(lane, uses);
+    }
+
     /// Records a fence on a lane whose frees others wait for, when enough has gathered.
     fn fence_foreign(&mut self, lane: LaneId) {
         const FENCE_BYTES: u64 = 1 << 20;

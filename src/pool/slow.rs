@@ -437,7 +437,7 @@ impl Core {
                     let stamp = self.free_stamp(lane, owner, &side.uses, bytes as u64);
                     let block = (address, bytes);
                     self.hold_unwiped(block, (stamp, lane), !ordered, Place::Slot(round));
-                    self.fence_if_due(cache, bytes);
+                    self.fence_slot(lane, &side.uses);
                     return Ok(());
                 }
                 self.free_slot(cache, class, round, owner, &side, mode);
@@ -506,11 +506,8 @@ impl Core {
                 FreeMode::Sync if side.uses.is_empty() => crate::stream::Stamp::CLEAN,
                 _ => self.free_stamp(lane, lane, &side.uses, bytes),
             };
-            if self.lanes.passed(stamp) {
-                self.give(round);
-            } else {
-                self.wait_for(stamp, round, bytes);
-            }
+            self.give_passed(round, stamp, bytes);
+            self.fence_slot(lane, &side.uses);
             return;
         }
         if !side.uses.is_empty() || captured {
@@ -519,7 +516,7 @@ impl Core {
                 self.give_back(self.sync, &[round]);
             } else {
                 self.wait_for(stamp, round, bytes);
-                self.fence_uses(lane, &side.uses);
+                self.fence_slot(lane, &side.uses);
             }
             return;
         }

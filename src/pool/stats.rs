@@ -134,7 +134,7 @@ impl Core {
         let held = self.shares.held_bytes();
         let blocks = (counts.live_quanta - counts.asleep_quanta) << QUANTUM_SHIFT;
         let slabs = blocks.saturating_sub(extents + held);
-        let slots_pending = self.pending_bytes + sums.waiting;
+        let slots_pending = self.pending_bytes + sums.waiting - self.pending_away();
         let live = slots_live + extents;
         self.totals.peak_live_bytes = self.totals.peak_live_bytes.max(live);
         let stock = self.vmem.stock() as u64 * granule;

@@ -10,8 +10,8 @@
 //! - other tags' blocks are in use all the while: no lock is held while the device is awaited or
 //!   contents are copied;
 //! - an exported or pinned block refuses the suspend, and is named;
-//! - pages that the driver would not unmap or take back are counted ([`Report::stuck_bytes`]) and
-//!   tried again like all others; so is what it would not give back of the copies.
+//! - pages that the driver would not unmap or take back are counted ([`Report::stuck_bytes`]),
+//!   serve nobody and are tried again; so is what it would not give back of the copies.
 //!
 //! One case is between the two: an unmap fails after others worked, and mapping those again fails
 //! too. Then the suspend goes through, and the pages still mapped are among those that are stuck.
@@ -20,9 +20,9 @@
 //! no copy, no launch of a graph that does. Cost: the copies of live bytes, an unmap or a map a row
 //! of granules, a call a page.
 
-use super::copier::{Copier, CopyFailure};
+use super::copier::{Contents, Copier, CopyFailure};
 use super::core::{Core, Extent, note};
-use super::tagged::{Away, State, asleep};
+use super::tagged::{Away, Sleeper, State, asleep};
 use super::wipes::Place;
 use super::{Pool, Shared, control, keeper, registry, report};
 use crate::base::units::{QUANTUM_SHIFT, human};
@@ -104,7 +104,7 @@ impl Core {
         Ok(found)
     }
 
-    fn begin_suspend(&mut self, tags: &[u8], level: Level) -> Result<Vec<u8>> {
+    fn begin_suspend(&mut self, tags: &[u8]) -> Result<Vec<u8>> {
         let found = self.check_tags(tags, State::Awake)?;
         if self.lanes.open_captures() > 0 {
             return Err(capture_open());
@@ -113,17 +113,14 @@ impl Core {
         for tag in &found {
             self.tagged.set(*tag, State::Falling);
         }
-        if level == Level::Discard {
-            for tag in tags {
-                self.drop_saved(*tag);
-            }
-        }
         Ok(found)
     }
 
-    /// Drops the kept contents of a tag that is asleep.
-    fn drop_saved(&mut self, tag: u8) {
-        if let Some(sleeper) = self.tagged.tags.get_mut(&tag) {
+    /// Drops the kept contents of tags that are asleep.
+    fn drop_saved(&mut self, tags: &[u8]) {
+        let asleep = |sleeper: &&mut Sleeper| sleeper.state == State::Asleep;
+        let named = self.tagged.tags.iter_mut().filter(|(tag, _)| tags.contains(tag));
+        for sleeper in named.map(|(_, sleeper)| sleeper).filter(asleep) {
             sleeper.saved.clear();
             sleeper.away.host = 0;
         }
@@ -177,7 +174,8 @@ impl Core {
             |held: &super::wipes::Unwiped| tags.contains(&self.ground_of_place(held.place));
         done &= !self.unwiped.iter().any(unwiped);
         if !done {
-            self.lanes.record_all(&*driver).map_err(control::driver_error)?;
+            // One lane's failure, say of a stream destroyed untold, is not all others'.
+            note(self.lanes.record_all(&*driver), "a fence could not be recorded");
         }
         Ok(done)
     }
@@ -208,22 +206,17 @@ impl Core {
         rows
     }
 
-    /// Takes the tags' memory away. Answers the bytes that went back to the device; `None`: work
-    /// of the device is under way, and pages may go only while there is none.
-    fn put_to_sleep(
-        &mut self,
-        tags: &[u8],
-        saved: &mut BTreeMap<u8, BTreeMap<u32, Vec<u8>>>,
-    ) -> Result<Option<u64>> {
+    /// Takes the tags' memory away. Answers the bytes that went back to the device and those of
+    /// unmapped pages that it would not take; `None`: work of the device is under way, and pages
+    /// may go only while there is none.
+    fn put_to_sleep(&mut self, tags: &[u8], saved: &mut Saved) -> Result<Option<(u64, u64)>> {
         if self.lanes.open_captures() > 0 {
             return Err(capture_open());
         }
-        let ask = self.settings.moves != Move::Always && self.driver.0.device().context_events;
-        if ask && !self.device_idle().map_err(control::driver_error)? {
+        if !self.may_unmap_now().map_err(control::driver_error)? {
             return Ok(None);
         }
-        let (rows, before) = (self.tag_rows(tags), self.vmem.pages());
-        let stock = self.vmem.stock();
+        let (rows, stock) = (self.tag_rows(tags), self.vmem.stock());
         self.unmap_rows(&rows)?;
         for &tag in tags {
             self.heap.set_asleep(tag, true);
@@ -239,10 +232,29 @@ impl Core {
             }
             self.tagged.set(tag, State::Asleep);
             self.finish_late(tag);
+            self.sweep_tag(tag);
         }
         let fresh = self.vmem.stock().saturating_sub(stock);
-        note(self.release(fresh), "pages of a suspended tag stay in stock");
-        Ok(Some((before - self.vmem.pages()) as u64 * self.vmem.granule() as u64))
+        let released = self.give_up_pages(fresh);
+        let bytes = |pages: usize| pages as u64 * self.vmem.granule() as u64;
+        Ok(Some((bytes(released), bytes(fresh - released))))
+    }
+
+    /// Whether rows may be unmapped as far as the device is concerned (`FOREBAY_MOVE`).
+    pub(super) fn may_unmap_now(&mut self) -> DriverResult<bool> {
+        let ask = self.settings.moves != Move::Always && self.driver.0.device().context_events;
+        Ok(!ask || self.device_idle()?)
+    }
+
+    /// Gives pages of the end of the stock back to the device; those that it does not take serve
+    /// nobody, as contents of a tag may be in them, and are retried. Answers how many it took.
+    pub(super) fn give_up_pages(&mut self, count: usize) -> usize {
+        let (released, refused) = self.vmem.give_up(count);
+        if let Some(error) = refused {
+            tracing::warn!(%error, pages = count - released, "a tag's pages are still held");
+            keeper::poke(self.id);
+        }
+        released
     }
 
     /// Unmaps all rows; their pages are the last of the stock then. What fails after others worked
@@ -297,6 +309,8 @@ impl Core {
         for &tag in tags {
             self.tagged.set(tag, State::Awake);
             self.finish_late(tag);
+            // A graph may have gone meanwhile.
+            self.sweep_tag(tag);
         }
     }
 
@@ -346,10 +360,11 @@ pub(super) fn copy_error(failure: CopyFailure) -> Error {
 }
 
 /// Contents by tag and first quantum.
-type Saved = BTreeMap<u8, BTreeMap<u32, Vec<u8>>>;
+type Saved = BTreeMap<u8, BTreeMap<u32, Contents>>;
 
-/// Awaits what may use the tags' blocks, keeps their contents, and takes their memory away.
-fn fall(shared: &'static Shared, id: u64, tags: &[u8], level: Level) -> Result<u64> {
+/// Awaits what may use the tags' blocks, keeps their contents, and takes their memory away. Answers
+/// as [`Core::put_to_sleep`].
+fn fall(shared: &'static Shared, id: u64, tags: &[u8], level: Level) -> Result<(u64, u64)> {
     let mut looks = 0;
     loop {
         if !control::synchronize(shared, id)? {
@@ -371,8 +386,8 @@ fn fall(shared: &'static Shared, id: u64, tags: &[u8], level: Level) -> Result<u
     };
     let mut saved = save(shared, id, &stretches)?;
     for _ in 0..LOOKS {
-        if let Some(bytes) = shared.with_core(id, |core| core.put_to_sleep(tags, &mut saved))?? {
-            return Ok(bytes);
+        if let Some(gone) = shared.with_core(id, |core| core.put_to_sleep(tags, &mut saved))?? {
+            return Ok(gone);
         }
         if !control::synchronize(shared, id)? {
             return Err(capture_open());
@@ -389,8 +404,9 @@ fn save(shared: &'static Shared, id: u64, stretches: &[Stretch]) -> Result<Saved
     let Some(longest) = stretches.iter().map(|stretch| stretch.bytes).max() else {
         return Ok(saved);
     };
-    let driver = shared.with_core(id, |core| std::sync::Arc::clone(core.driver()))?;
-    let mut copier = Copier::new(driver, longest);
+    let (driver, scrub) =
+        shared.with_core(id, |core| (std::sync::Arc::clone(core.driver()), core.settings.scrub))?;
+    let mut copier = Copier::new(driver, longest, scrub);
     let parts: Vec<(usize, usize)> = stretches.iter().map(|s| (s.address, s.bytes)).collect();
     let kept = copier.save(&parts);
     end_copier(shared, id, copier);
@@ -413,18 +429,24 @@ impl Pool {
     /// has changed then.
     pub fn suspend(&self, tags: &[u8], level: Level) -> Result<Report> {
         let (id, shared) = (self.id(), registry::pool(self.id())?);
-        let falling = shared.with_core(id, |core| core.begin_suspend(tags, level))??;
-        let released = match falling.is_empty() {
-            true => 0,
+        let falling = shared.with_core(id, |core| core.begin_suspend(tags))??;
+        let (released, held) = match falling.is_empty() {
+            true => (0, 0),
             false => match fall(shared, id, &falling, level) {
-                Ok(released) => released,
+                Ok(gone) => gone,
                 Err(error) => {
                     shared.with_core(id, |core| core.stay_awake(&falling))?;
                     return Err(error);
                 }
             },
         };
-        let report = shared.with_core(id, |core| core.report_of(tags, released))?;
+        let mut report = shared.with_core(id, |core| {
+            if level == Level::Discard {
+                core.drop_saved(tags);
+            }
+            core.report_of(tags, released)
+        })?;
+        report.stuck_bytes += held;
         tracing::info!(id, released = %human(released), "tags suspended");
         Ok(report)
     }

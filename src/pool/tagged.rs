@@ -17,13 +17,15 @@
 //! less than a granule may take a whole one.
 
 use super::cache::LaneCache;
-use super::copier::Copier;
-use super::core::{Core, Extent};
+mod frees;
+
+use super::copier::{Contents, Copier};
+use super::core::Core;
 use super::ladder::Refusal;
 use super::slow::hand_out;
-use super::wipes::{Place, Unwiped};
+use super::wipes::Place;
 use super::{Pool, registry, report};
-use crate::base::sync::atomic::{AtomicU64, Ordering};
+use crate::base::sync::atomic::{AtomicU32, Ordering};
 use crate::base::units::{QUANTUM, QUANTUM_SHIFT};
 use crate::driver::DriverResult;
 use crate::error::{Error, Result, Status};
@@ -80,6 +82,8 @@ struct Late {
     address: usize,
     bytes: usize,
     stamp: Stamp,
+    /// What it waits for if the tag is asleep then.
+    captures: Vec<LaneId>,
 }
 
 /// A suspendable tag of one pool.
@@ -89,7 +93,7 @@ pub(super) struct Sleeper {
     lane: LaneId,
     pub(super) state: State,
     /// Contents in host memory, by the first quantum of their place.
-    pub(super) saved: BTreeMap<u32, Vec<u8>>,
+    pub(super) saved: BTreeMap<u32, Contents>,
     pub(super) away: Away,
     late: Vec<Late>,
     /// Slots whose free has passed meanwhile.
@@ -108,13 +112,23 @@ pub struct Tagged {
     pub(super) copiers: Vec<Copier>,
 }
 
-/// Tags that are suspendable in some pool, a bit each.
-static DECLARED: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
+/// In how many pools each tag is suspendable, or being declared.
+static DECLARED: [AtomicU32; 128] = [const { AtomicU32::new(0) }; 128];
 
 /// Whether a tag is suspendable in some pool. Cost: a load.
 pub fn is_declared(tag: u32) -> bool {
-    let word = DECLARED.get(tag as usize / 64).map_or(0, |word| word.load(Ordering::Relaxed));
-    word >> (tag % 64) & 1 != 0
+    DECLARED.get(tag as usize).is_some_and(|count| count.load(Ordering::Relaxed) > 0)
+}
+
+fn undeclare(tag: u8) {
+    DECLARED[usize::from(tag)].fetch_sub(1, Ordering::Relaxed);
+}
+
+/// The pool ends: elsewhere its tags are as others are.
+impl Drop for Tagged {
+    fn drop(&mut self) {
+        self.tags.keys().for_each(|&tag| undeclare(tag));
+    }
 }
 
 /// The error of what needs the memory of a tag that is asleep.
@@ -187,6 +201,11 @@ impl Tagged {
         })
     }
 
+    /// Whether a copy of contents that was not awaited may be under way.
+    pub(super) fn is_copying(&self) -> bool {
+        self.copiers.iter().any(Copier::is_busy)
+    }
+
     /// Whether [`Core::recover`] has something to retry of this file's.
     pub fn troubled(&self) -> bool {
         !self.copiers.is_empty()
@@ -207,9 +226,10 @@ impl Tagged {
 // ---- allocations -------------------------------------------------------------------------
 
 impl Core {
-    fn declare(&mut self, tag: u8) -> Result<()> {
+    /// Answers whether the tag was not suspendable yet.
+    fn declare(&mut self, tag: u8) -> Result<bool> {
         if self.tagged.has(tag) {
-            return Ok(());
+            return Ok(false);
         }
         if self.driver.0.backed_reservations().is_some() {
             return Err(Error::new(
@@ -226,7 +246,7 @@ impl Core {
             .ok_or_else(|| Error::new(Status::Busy, "no lane is left for the tag's slabs"))?;
         self.heap.open_ground(tag);
         self.tagged.tags.insert(tag, Sleeper { lane, ..Sleeper::default() });
-        Ok(())
+        Ok(true)
     }
 
     /// Allocates under a suspendable tag. Answers the address.
@@ -332,156 +352,6 @@ impl Core {
         Ok(node)
     }
 
-    // ---- frees -----------------------------------------------------------------------
-
-    /// Frees a block of a tag that is not awake, on `lane`; its owner's lane matters to captures.
-    pub(super) fn free_away(
-        &mut self,
-        (address, bytes): (usize, usize),
-        place: Place,
-        (lane, owner): (LaneId, LaneId),
-        side: &super::core::Side,
-    ) {
-        let tag = self.ground_of_place(place);
-        let requested = match place {
-            Place::Slot(_) => 0,
-            Place::Extent(node) => Extent::from_word(self.heap.word(node)).bytes as u64,
-        };
-        let state = self.tagged.state(tag);
-        let Some(sleeper) = self.tagged.tags.get_mut(&tag) else { return };
-        if state != State::Falling {
-            sleeper.away.forget(place, bytes as u64, requested);
-        }
-        if state == State::Asleep {
-            match place {
-                Place::Slot(round) => self.give(round),
-                Place::Extent(node) => {
-                    let stamp = self.away_stamp(node);
-                    self.free_extent(node, stamp);
-                }
-            }
-            return;
-        }
-        let stamp = self.free_stamp(lane, owner, &side.uses, bytes as u64);
-        match place {
-            Place::Slot(_) => self.pending_bytes += bytes as u64,
-            Place::Extent(node) => {
-                self.forget_extent(node);
-                self.shares.hold(address, bytes as u64);
-            }
-        }
-        if let Some(sleeper) = self.tagged.tags.get_mut(&tag) {
-            sleeper.late.push(Late { place, address, bytes, stamp });
-        }
-    }
-
-    /// What an extent waits for that is freed asleep: no stream reaches it. Its graph, if it is a
-    /// capture's, will when it is awake.
-    fn away_stamp(&mut self, node: NodeId) -> Stamp {
-        let extent = Extent::from_word(self.heap.word(node));
-        if extent.captive && self.lanes.is_capture(extent.lane) {
-            return self.lanes.stamp(extent.lane, 0);
-        }
-        Stamp::CLEAN
-    }
-
-    /// Keeps a slot of a tag that falls or wakes until that is over. False: it is of none.
-    #[cold]
-    pub(super) fn give_later(&mut self, round: Round) -> bool {
-        let tag = self.tagged.of_lane(self.slabs.slab(self.slabs.of(round)).lane);
-        let moves = matches!(self.tagged.state(tag), State::Falling | State::Waking);
-        match self.tagged.tags.get_mut(&tag).filter(|_| moves) {
-            Some(sleeper) => {
-                sleeper.late_rounds.push(round);
-                true
-            }
-            None => false,
-        }
-    }
-
-    /// Frees what was freed while the tag fell or woke. It is awake or asleep now.
-    pub(super) fn finish_late(&mut self, tag: u8) {
-        let Some(sleeper) = self.tagged.tags.get_mut(&tag) else { return };
-        let asleep = sleeper.state == State::Asleep;
-        let late = std::mem::take(&mut sleeper.late);
-        for round in std::mem::take(&mut sleeper.late_rounds) {
-            self.give(round);
-        }
-        for Late { place, address, bytes, stamp } in late {
-            match place {
-                Place::Slot(round) if asleep => {
-                    self.pending_bytes -= bytes as u64;
-                    self.give(round);
-                }
-                Place::Extent(node) if asleep => {
-                    self.shares.unhold(address, bytes as u64);
-                    let stamp = self.away_stamp(node);
-                    self.return_extent(node, stamp);
-                }
-                place if self.settings.wipes() => {
-                    self.unwiped.push(Unwiped { address, bytes, stamp, used: true, place });
-                }
-                Place::Slot(round) => {
-                    self.pending_bytes -= bytes as u64;
-                    self.wait_for(stamp, round, bytes as u64);
-                }
-                Place::Extent(node) => {
-                    self.shares.unhold(address, bytes as u64);
-                    self.return_extent(node, stamp);
-                }
-            }
-        }
-    }
-
-    /// Gives a block back to the heap; of a tag that is asleep its kept contents go too, and pages
-    /// that are still mapped there stay nobody's.
-    pub(super) fn return_block(&mut self, node: NodeId, stamp: Stamp) {
-        let tag = self.heap.ground_of(node);
-        if tag == 0 || !self.heap.is_asleep(tag) {
-            self.heap.free(node, stamp, &self.lanes);
-            return;
-        }
-        let (off, _, _) = self.heap.block(node);
-        if let Some(sleeper) = self.tagged.tags.get_mut(&tag)
-            && self.lanes.passed(stamp)
-            && let Some(mut contents) = sleeper.saved.remove(&off)
-        {
-            sleeper.away.host -= contents.len() as u64;
-            if self.settings.scrub {
-                contents.fill(0);
-            }
-        }
-        self.heap.free(node, stamp, &self.lanes);
-        self.strand_left(tag);
-    }
-
-    /// Pages that are still mapped at granules which are the tag's no more are nobody's.
-    pub(super) fn strand_left(&mut self, tag: u8) {
-        let Some(sleeper) = self.tagged.tags.get_mut(&tag) else { return };
-        if sleeper.stuck.is_empty() {
-            return;
-        }
-        let (heap, mut left) = (&self.heap, Vec::new());
-        sleeper.stuck.retain(|&granule| {
-            let own = heap.is_ground(tag, granule);
-            left.extend((!own).then_some(granule));
-            own
-        });
-        left.into_iter().for_each(|granule| self.heap.strand(granule, 1));
-    }
-
-    /// What stamps kept of the tags' granules, and keep no more, is everyone's again.
-    pub(super) fn sweep_tags(&mut self) {
-        let still = |(_, sleeper): &(&u8, &Sleeper)| {
-            !matches!(sleeper.state, State::Falling | State::Waking)
-        };
-        let tags: Vec<u8> = self.tagged.tags.iter().filter(still).map(|(&tag, _)| tag).collect();
-        for tag in tags {
-            self.heap.sweep(tag, &self.lanes);
-            self.strand_left(tag);
-        }
-    }
-
     // ---- what others ask -------------------------------------------------------------
 
     /// The suspendable tag whose granules a live block lies in; 0: none's.
@@ -527,7 +397,23 @@ impl Core {
         Some((count * slot_bytes(usize::from(slab.class)) as u64, count))
     }
 
-    /// Closes copiers that could not be closed before.
+    /// The same without a wait: the core is locked. Answers whether none is left.
+    pub(super) fn try_close_copiers(&mut self) -> bool {
+        while let Some(copier) = self.tagged.copiers.last_mut() {
+            match copier.close_if_done() {
+                Ok(true) => {}
+                Ok(false) => return false,
+                Err(error) => {
+                    tracing::warn!(%error, "what copied a tag's contents is still held");
+                    return false;
+                }
+            }
+            self.tagged.copiers.pop();
+        }
+        true
+    }
+
+    /// Closes copiers that could not be closed before; waits for them.
     pub(super) fn close_copiers(&mut self) -> DriverResult<()> {
         while let Some(copier) = self.tagged.copiers.last_mut() {
             copier.close()?;
@@ -556,7 +442,17 @@ impl Pool {
         }
         registry::pool(self.id())?;
         // First: a thread whose hot path opens from now on sees it.
-        DECLARED[usize::from(tag) / 64].fetch_or(1 << (tag % 64), Ordering::Relaxed);
-        registry::with_threads_stopped(self.id(), |core| core.declare(tag))?
+        DECLARED[usize::from(tag)].fetch_add(1, Ordering::Relaxed);
+        let declared = registry::with_threads_stopped(self.id(), |core| core.declare(tag));
+        let declared = declared.and_then(|declared| declared);
+        if !matches!(declared, Ok(true)) {
+            undeclare(tag);
+        }
+        declared.map(drop)
+    }
+
+    /// Fails when the block's memory is taken away, or about to be.
+    pub(crate) fn check_awake(&self, address: usize) -> Result<()> {
+        self.with_core(|core| core.check_awake(address))?
     }
 }

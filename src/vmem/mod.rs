@@ -346,6 +346,19 @@ impl Vmem {
         Ok(count)
     }
 
+    /// Gives the last `count` pages of the stock back to the device. Answers how many it took, and
+    /// why no more: the others are unreleased and serve nobody until [`Vmem::recover`] is through.
+    pub fn give_up(&mut self, count: usize) -> (usize, Option<DriverError>) {
+        let count = count.min(self.stock.len());
+        for done in 0..count {
+            let Err(error) = self.release(1) else { continue };
+            let left = self.stock.len() - (count - done - 1);
+            self.unreleased.extend(self.stock.drain(left..));
+            return (done, Some(error));
+        }
+        (count, None)
+    }
+
     /// Tries again what failed before. Answers the granules that are free of their stranded
     /// pages now; stops at the first call that fails.
     pub fn recover(&mut self) -> Vec<u32> {

@@ -7,6 +7,8 @@
 mod common;
 #[path = "suspend/cycles.rs"]
 mod cycles;
+#[path = "suspend/edges.rs"]
+mod edges;
 #[path = "suspend/faults.rs"]
 mod faults;
 #[path = "suspend/meanwhile.rs"]

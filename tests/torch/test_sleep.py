@@ -167,12 +167,14 @@ class Sleeps(unittest.TestCase):
         with ft.tag("kv"):
             cache = torch.ones(MIB, device="cuda")
         graph = torch.cuda.CUDAGraph()
-        with self.assertRaisesRegex(forebay.Error, "capture"):
-            with torch.cuda.graph(graph):
-                cache.fill_(2.0)
-                forebay.torch.device_pool().suspend("kv")
-        torch.cuda.synchronize()
+        with torch.cuda.graph(graph):
+            cache.fill_(2.0)
+            with self.assertRaisesRegex(forebay.Error, "capture"):
+                ft.sleep("kv")
         self.assertFalse(ft.is_asleep("kv"))
+        graph.replay()
+        torch.cuda.synchronize()
+        self.assertTrue(bool((cache.cpu() == 2).all()))
 
     def test_it_needs_the_replaced_allocator(self):
         code = """

@@ -286,3 +286,19 @@ fn a_request_waits_for_the_fences_that_suffice_and_no_longer() {
         pool.dealloc(got, s[2]).expect("live");
     });
 }
+
+#[test]
+fn blocks_that_two_streams_use_in_turn_take_the_memory_of_a_few() {
+    for (bytes, rounds) in [(4 << 10, 12_000), (100 << 10, 3000)] {
+        let options = HostOptions { total_bytes: 256 * MIB, ..HostOptions::default() };
+        let (driver, pool) = common::pool(options, |settings| settings.keeper = false);
+        let streams = common::streams(&driver, 2);
+        for _ in 0..rounds {
+            let block = pool.alloc(bytes, streams[0]).expect("one lives at a time");
+            pool.record_use(block, streams[1]).expect("live");
+            pool.dealloc(block, streams[0]).expect("live");
+        }
+        let mapped = pool.stats().expect("alive").mapped_bytes;
+        assert!(mapped <= 20 * MIB as u64, "{mapped} bytes for blocks of {bytes}");
+    }
+}

@@ -1,4 +1,5 @@
-//! A thousand cycles at random, about half of them with a fault at some driver call.
+//! A thousand cycles at random, about half of them with a fault at some driver call. One suspend in
+//! four drops contents, and some blocks are used by another stream.
 
 use super::*;
 use forebay::driver::Call;
@@ -14,6 +15,8 @@ struct Play {
     streams: Vec<u64>,
     /// Live blocks, each with its tag.
     live: Vec<(u8, Block)>,
+    /// Tags that are asleep without contents.
+    dropped: Vec<u8>,
     faulted: u64,
     failed: u64,
 }
@@ -35,6 +38,10 @@ impl Play {
         let stream = self.streams[self.random.below(self.streams.len())];
         if self.random.one_in(2) && !self.live.is_empty() {
             let (_, block) = self.live.swap_remove(self.random.below(self.live.len()));
+            if self.random.one_in(3) {
+                let user = self.streams[self.random.below(self.streams.len())];
+                self.g.pool.record_use(block.address, user).expect("live");
+            }
             self.g.pool.dealloc(block.address, stream).expect("live");
             return;
         }
@@ -95,9 +102,10 @@ impl Play {
             self.arm();
         }
         let mut report = Report::default();
+        let level = if self.random.one_in(4) { Level::Discard } else { Level::Offload };
         let done = match wake {
             true => self.g.pool.resume(&tags, &mut report),
-            false => self.g.pool.suspend(&tags, Level::Offload).map(|_| ()),
+            false => self.g.pool.suspend(&tags, level).map(|_| ()),
         };
         self.g.driver.clear_faults();
         let injected = self.g.driver.injected() > before;
@@ -110,6 +118,20 @@ impl Play {
         }
         for &tag in &tags {
             assert_eq!(self.asleep(tag), wake != done.is_ok(), "tag {tag}: {done:?}");
+            if !wake && level == Level::Discard && done.is_ok() {
+                self.dropped.push(tag);
+            }
+            if wake && done.is_ok() && self.dropped.contains(&tag) {
+                self.dropped.retain(|&dropped| dropped != tag);
+                self.write_anew(tag);
+            }
+        }
+    }
+
+    /// Contents of a tag are undefined: new ones.
+    fn write_anew(&mut self, tag: u8) {
+        for (_, block) in self.live.iter_mut().filter(|(own, _)| *own == tag) {
+            *block = Block::new(block.address, block.bytes, block.stream, self.random.bits());
         }
     }
 
@@ -147,7 +169,8 @@ fn a_thousand_cycles_with_faults_lose_nothing() {
     let g = Ground::new(GRANULES, 3, |_| {});
     let streams = streams(&g.driver, 2);
     let random = common::Random(seed);
-    let mut play = Play { g, random, streams, live: Vec::new(), faulted: 0, failed: 0 };
+    let mut play =
+        Play { g, random, streams, live: Vec::new(), dropped: Vec::new(), faulted: 0, failed: 0 };
     for _ in 0..1000 {
         for _ in 0..play.random.below(12) {
             play.stir();

@@ -160,12 +160,17 @@ fn what_is_freed_while_a_tag_wakes_is_freed_then() {
 
 /// A thread that allocates, checks and frees under a tag of its own, and frees what it is handed of
 /// another's.
-fn work(pool: u64, tag: u8, stop: &AtomicBool, handed: &Mutex<Vec<Block>>, seed: u64) -> usize {
+fn work(
+    (pool, tag): (u64, u8),
+    (stop, rounds): (&AtomicBool, &AtomicUsize),
+    handed: &Mutex<Vec<Block>>,
+    seed: u64,
+) {
     let pool = Pool::from_number(pool).expect("alive");
     let mut random = common::Random(seed);
-    let (mut live, mut rounds) = (Vec::<Block>::new(), 0);
+    let mut live = Vec::<Block>::new();
     while !stop.load(Ordering::Relaxed) {
-        rounds += 1;
+        rounds.fetch_add(1, Ordering::Relaxed);
         let bytes = random.size_to(17);
         match under(tag, || pool.alloc(bytes, 0)) {
             Ok(address) => live.push(Block::new(address, bytes, 0, random.bits())),
@@ -186,7 +191,6 @@ fn work(pool: u64, tag: u8, stop: &AtomicBool, handed: &Mutex<Vec<Block>>, seed:
         block.check();
         pool.dealloc(block.address, 0).expect("live");
     });
-    rounds
 }
 
 /// Ends the threads also when the test fails.
@@ -215,13 +219,15 @@ fn other_threads_go_on_with_other_tags() {
     }
     let mut random = common::Random(seed);
     let (stop, handed) = (AtomicBool::new(false), Mutex::new(Vec::new()));
-    let id = pool.id();
-    let rounds = std::thread::scope(|scope| {
+    let (id, rounds) = (pool.id(), AtomicUsize::new(0));
+    let meanwhile = std::thread::scope(|scope| {
+        let (stop, handed, rounds) = (&stop, &handed, &rounds);
         let threads = [b, c].map(|tag| {
-            let (stop, handed) = (&stop, &handed);
-            scope.spawn(move || work(id, tag, stop, handed, seed ^ u64::from(tag)))
+            let seed = seed ^ u64::from(tag);
+            scope.spawn(move || work((id, tag), (stop, rounds), handed, seed))
         });
-        let stopping = Stop(&stop);
+        let stopping = Stop(stop);
+        let mut meanwhile = 0;
         let mut kept: Vec<Block> = Vec::new();
         for _ in 0..60 {
             while kept.len() < 12 {
@@ -231,16 +237,19 @@ fn other_threads_go_on_with_other_tags() {
             }
             let more = kept.split_off(8);
             handed.lock().expect("no panic").extend(more);
+            let before = rounds.load(Ordering::Relaxed);
             pool.suspend(&[a], Level::Offload).expect("nothing in the way");
+            meanwhile += rounds.load(Ordering::Relaxed) - before;
             pool.resume(&[a], &mut Report::default()).expect("room");
             kept.iter().for_each(|block| block.check());
         }
         drop(stopping);
-        let rounds = threads.map(|thread| thread.join().expect("no panic"));
+        threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
         kept.iter().for_each(|block| pool.dealloc(block.address, 0).expect("live"));
-        rounds
+        meanwhile
     });
-    println!("{rounds:?} rounds of other tags");
+    println!("{meanwhile} rounds of other tags while one fell asleep");
+    assert!(meanwhile > 0, "nobody else got on while a tag fell asleep");
     for block in handed.into_inner().expect("no panic") {
         pool.dealloc(block.address, 0).expect("live");
     }

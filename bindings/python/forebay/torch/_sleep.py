@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Union
 
-import torch
-
 from .._pool import SuspendReport
 from ._hooks import Device, device_index, is_replaced
 from ._stats import device_pool
@@ -43,8 +41,8 @@ def sleep(tags: Tags, level: str = "offload", device: Device = None) -> SuspendR
     """
     _check_replaced()
     index = device_index(device)
-    # What the caller queued goes first, whatever stream it is on.
-    torch.cuda.synchronize(index)
+    # Waits by itself for what is queued, and refuses while a capture is open, which a wait here
+    # would end.
     return device_pool(index).suspend(*_names(tags), level=level)
 
 
