@@ -429,10 +429,7 @@ impl Binding {
     /// Keeps the points at which the lanes are now, and those of captures that held some of the
     /// step: their graphs have addresses of the region.
     fn mark_end(&self, state: &mut State, streams: &[u64]) {
-        state.last = match self.pool.captures_since(streams, &state.over) {
-            Ok(points) => points,
-            Err(_) => Vec::new(),
-        };
+        state.last = self.pool.captures_since(streams, &state.over).unwrap_or_default();
         for &stream in streams {
             match self.pool.point(stream) {
                 Ok(point) if state.last.contains(&point) => {}
