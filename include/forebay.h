@@ -2901,7 +2901,9 @@ forebay_status forebay_record_begin(forebay_pool_t pool,
  * Makes later work of stream `to` wait for the work queued on `from` so far, as an event recorded
  * on the one and awaited by the other does, and records it: a buffer that died on `from` may then
  * give its bytes to one that is born on `to`. A step that runs by the plan issues it again by
- * itself.
+ * itself before the next allocation. That orders reuse of memory alone: between its recorded place
+ * and that allocation work is unordered, and a fence behind the last allocation is never issued.
+ * Where work of one stream reads what another has written, the program's own fence stays.
  *
  * @return FOREBAY_ERROR_INVALID_STREAM; FOREBAY_ERROR_BUSY while a graph capture is open;
  * FOREBAY_ERROR_INVALID_ARGUMENT when the recording has ended.
@@ -3217,7 +3219,8 @@ forebay_status forebay_plan_bind(forebay_plan_t plan,
  * Thread-safe. End it with forebay_plan_unbind().
  *
  * # Safety
- * `options` is NULL or valid for reads; `binding` is NULL or valid for the write.
+ * `options` is NULL or valid for reads of its struct_size; `binding` is NULL or valid for the
+ * write.
  */
 forebay_status forebay_binding_create(forebay_pool_t pool,
                                       const struct forebay_binding_options *options,
@@ -3238,7 +3241,9 @@ forebay_status forebay_binding_add(forebay_binding_t binding,
 
 /**
  * Has the next step of this signature recorded, and planned at its end. Where there is no plan yet
- * the pool serves that step, on as many streams as it names.
+ * the pool serves that step, on as many streams as it names. A plan that is kept goes only once
+ * the new one is made, if there are too many then; of shapes without a plan as many may be awaited
+ * as plans are kept.
  *
  * @return FOREBAY_ERROR_BUSY while a step is open.
  *
@@ -3348,7 +3353,9 @@ forebay_status forebay_step_record_use(forebay_step_t step, void *ptr, forebay_s
 
 /**
  * Makes later work of stream `to` wait for the work queued on `from` so far; both are streams of
- * the step. Recorded fences are issued again by themselves: needed in a step that is learnt.
+ * the step. A recorded fence is issued again by itself only before the next allocation, and
+ * orders reuse of memory alone: where work of one stream reads what another has written, the
+ * program's own fence stays.
  *
  * @return as forebay_step_alloc(); FOREBAY_ERROR_BUSY while a graph capture is open.
  */

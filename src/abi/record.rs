@@ -81,7 +81,9 @@ pub unsafe extern "C" fn forebay_record_begin(
 /// Makes later work of stream `to` wait for the work queued on `from` so far, as an event recorded
 /// on the one and awaited by the other does, and records it: a buffer that died on `from` may then
 /// give its bytes to one that is born on `to`. A step that runs by the plan issues it again by
-/// itself.
+/// itself before the next allocation. That orders reuse of memory alone: between its recorded place
+/// and that allocation work is unordered, and a fence behind the last allocation is never issued.
+/// Where work of one stream reads what another has written, the program's own fence stays.
 ///
 /// @return FOREBAY_ERROR_INVALID_STREAM; FOREBAY_ERROR_BUSY while a graph capture is open;
 /// FOREBAY_ERROR_INVALID_ARGUMENT when the recording has ended.

@@ -2,8 +2,8 @@
 
 use super::list;
 use super::plan::PlanT;
-use super::{PoolT, StreamT, null, put};
-use crate::error::{Error, Status};
+use super::{PoolT, StreamT, put, read_sized, write_sized};
+use crate::error::Status;
 use crate::plan::handles;
 use crate::pool::slow::guarded;
 use crate::step::binding::{self, Setup};
@@ -136,7 +136,8 @@ pub unsafe extern "C" fn forebay_plan_bind(
 /// Thread-safe. End it with forebay_plan_unbind().
 ///
 /// # Safety
-/// `options` is NULL or valid for reads; `binding` is NULL or valid for the write.
+/// `options` is NULL or valid for reads of its struct_size; `binding` is NULL or valid for the
+/// write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_binding_create(
     pool: PoolT,
@@ -147,10 +148,10 @@ pub unsafe extern "C" fn forebay_binding_create(
         // SAFETY: as the caller promised.
         unsafe {
             put(binding, std::ptr::null_mut(), "the binding")?;
-            let o = if options.is_null() { defaults() } else { *options };
-            if o.struct_size != size_of::<BindingOptions>() {
-                return Err(bad_size("forebay_binding_options", o.struct_size));
-            }
+            let o = match options.is_null() {
+                true => defaults(),
+                false => read_sized(options, defaults(), "forebay_binding_options")?,
+            };
             let setup = Setup {
                 bytes: o.bytes,
                 alignment: o.alignment,
@@ -178,7 +179,9 @@ pub extern "C" fn forebay_binding_add(binding: BindingT, signature: u64, plan: P
 }
 
 /// Has the next step of this signature recorded, and planned at its end. Where there is no plan yet
-/// the pool serves that step, on as many streams as it names.
+/// the pool serves that step, on as many streams as it names. A plan that is kept goes only once
+/// the new one is made, if there are too many then; of shapes without a plan as many may be awaited
+/// as plans are kept.
 ///
 /// @return FOREBAY_ERROR_BUSY while a step is open.
 ///
@@ -203,17 +206,9 @@ pub unsafe extern "C" fn forebay_binding_get_stats(
     stats: *mut BindingStats,
 ) -> Status {
     guarded(|| {
-        if stats.is_null() {
-            return Err(null("the statistics"));
-        }
-        // SAFETY: not null, and valid as the caller promised.
-        let size = unsafe { (*stats).struct_size };
-        if !(size_of::<usize>() + size_of::<u64>()..=1 << 16).contains(&size) {
-            return Err(bad_size("forebay_binding_stats", size));
-        }
         let t = binding::get(binding as u64)?.totals();
         let value = BindingStats {
-            struct_size: size,
+            struct_size: 0,
             steps: t.steps,
             served: t.served,
             by_pool: t.by_pool,
@@ -228,16 +223,8 @@ pub unsafe extern "C" fn forebay_binding_get_stats(
             region_bytes: t.region_bytes,
             plans: t.plans,
         };
-        let ours = size_of::<BindingStats>();
-        // SAFETY: `size` bytes are the caller's; `value` has `ours`.
-        unsafe {
-            let to = stats.cast::<u8>();
-            std::ptr::copy_nonoverlapping((&raw const value).cast(), to, size.min(ours));
-            if size > ours {
-                to.add(ours).write_bytes(0, size - ours);
-            }
-        }
-        Ok(())
+        // SAFETY: as the caller promised.
+        unsafe { write_sized(stats, value, "forebay_binding_stats") }
     })
 }
 
@@ -360,7 +347,9 @@ pub extern "C" fn forebay_step_record_use(
 }
 
 /// Makes later work of stream `to` wait for the work queued on `from` so far; both are streams of
-/// the step. Recorded fences are issued again by themselves: needed in a step that is learnt.
+/// the step. A recorded fence is issued again by itself only before the next allocation, and
+/// orders reuse of memory alone: where work of one stream reads what another has written, the
+/// program's own fence stays.
 ///
 /// @return as forebay_step_alloc(); FOREBAY_ERROR_BUSY while a graph capture is open.
 #[unsafe(no_mangle)]
@@ -384,10 +373,4 @@ pub extern "C" fn forebay_step_end(step: StepT) -> Status {
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_step_abandon(step: StepT) -> Status {
     guarded(|| slow::end(step as u64, true))
-}
-
-#[cold]
-fn bad_size(name: &str, size: usize) -> Error {
-    let text = format!("struct_size is {size}: set it to sizeof({name}) before the call");
-    Error::new(Status::InvalidArgument, text)
 }

@@ -19,6 +19,8 @@ pub struct Arena {
     used: usize,
     threads: Vec<NonNull<u8>>,
     lanes: Vec<NonNull<u8>>,
+    /// The number of the thread that came last.
+    serial: u32,
 }
 
 // SAFETY: the arena owns its chunks; it is used under the registry's lock.
@@ -47,12 +49,14 @@ impl Arena {
             None => self.take(size_of::<ThreadCache>())?,
         };
         let cache = memory.cast::<ThreadCache>().as_ptr();
+        // 0 is a thread's that has no cache yet.
+        self.serial = self.serial.wrapping_add(1).max(1);
         let empty = Entry { key: 0, lane: std::ptr::null_mut() };
         let value = ThreadCache {
             epoch: AtomicU32::new(0),
             busy: AtomicU32::new(0),
             tag: 1,
-            pad: 0,
+            serial: self.serial,
             last: empty,
             sync: std::ptr::null_mut(),
             table: [empty; TABLE],

@@ -53,8 +53,9 @@ pub struct ThreadCache {
     pub busy: AtomicU32,
     /// The tag that new blocks carry, 1 to 127.
     pub tag: u32,
-    /// Keeps what follows at a multiple of 8.
-    pub pad: u32,
+    /// The thread's own number, which no other had before; 0 before its first operation. Caches
+    /// are used again by other threads.
+    pub serial: u32,
     /// The lane used last.
     pub last: Entry,
     /// The lane of `forebay_malloc` and `forebay_free`.

@@ -102,6 +102,14 @@ impl Core {
         Ok(())
     }
 
+    /// The captures of these streams that are not released, by number and lane: those that are
+    /// `open`, or all.
+    pub(super) fn captures_on(&self, keys: &[u64], open: bool) -> Vec<(u64, LaneId)> {
+        let wanted = |c: &Capture| keys.contains(&c.key) && (c.open || !open);
+        let found = self.captures.iter().filter(|(_, capture)| wanted(capture));
+        found.map(|(&number, capture)| (number, capture.lane)).collect()
+    }
+
     /// The numbers of the captures that are open here.
     pub(super) fn open_captures(&self) -> Vec<u64> {
         let open = self.captures.iter().filter(|(_, capture)| capture.open);

@@ -145,6 +145,10 @@ impl Rung {
             }
             Rung::Wait => wait(shared, id, since, again),
             Rung::Evict => {
+                // Nothing that is given up could pass before the capture ends.
+                if shared.with_core(id, |core| core.lanes.open_captures() > 0)? {
+                    return Ok(false);
+                }
                 let evicted = shared.evict_region();
                 if evicted {
                     // What is given up waits for the work of before.

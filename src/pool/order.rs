@@ -86,8 +86,33 @@ impl Pool {
         self.with_core(|core| core.lanes.open_captures() > 0)
     }
 
+    /// The captures of these streams that have ended and are not released, by number.
+    pub fn captures_over(&self, streams: &[u64]) -> Result<Vec<u64>> {
+        let keys = self.keys(streams);
+        self.with_core(|core| {
+            let open = core.captures_on(&keys, true);
+            let all = core.captures_on(&keys, false).into_iter();
+            all.filter(|one| !open.contains(one)).map(|(number, _)| number).collect()
+        })
+    }
+
+    /// Points in the captures of these streams that are not released, but for those `over` before:
+    /// where work that was queued since then may be.
+    pub fn captures_since(&self, streams: &[u64], over: &[u64]) -> Result<Vec<Stamp>> {
+        let keys = self.keys(streams);
+        self.with_core(|core| {
+            let all = core.captures_on(&keys, false).into_iter();
+            let since = all.filter(|(number, _)| !over.contains(number));
+            since.map(|(_, lane)| core.lanes.stamp(lane, 0)).collect()
+        })
+    }
+
+    fn keys(&self, streams: &[u64]) -> Vec<u64> {
+        streams.iter().map(|stream| (self.id << HANDLE_SHIFT) ^ stream).collect()
+    }
+
     /// Whether one of the points is a capture's that is not released: its graph may run again.
     pub fn any_captured(&self, points: &[Stamp]) -> Result<bool> {
-        self.with_core(|core| points.iter().any(|point| core.lanes.is_capture(point.lane)))
+        self.with_core(|core| points.iter().any(|&point| core.lanes.awaits_graph(point)))
     }
 }

@@ -40,6 +40,11 @@ pub enum Event {
         /// The stream in whose order; [`SYNC_STREAM`] for `cudaFree`'s meaning.
         stream: u64,
     },
+    /// A block of no interest has come, where another may have been that was freed unseen.
+    Gone {
+        /// Its address.
+        address: usize,
+    },
     /// Work on another stream uses a block.
     Use {
         /// The block's address.
@@ -65,12 +70,21 @@ pub struct Recorder {
     only: Option<u64>,
     events: Vec<Event>,
     overflowed: bool,
+    events_max: usize,
 }
 
 impl Recorder {
     fn note(&mut self, event: Event) {
+        let event = match event {
+            Event::Alloc { stream, address, .. }
+                if self.only.is_some_and(|only| only != stream) =>
+            {
+                Event::Gone { address }
+            }
+            event => event,
+        };
         let wanted = match event {
-            Event::Alloc { stream, .. } => self.only.is_none_or(|only| only == stream),
+            Event::Alloc { .. } | Event::Gone { .. } => true,
             Event::Fence { from, to } => self.only.is_none_or(|only| only == from || only == to),
             // Whose block it was, whoever reads the log knows.
             Event::Free { .. } | Event::Use { .. } => true,
@@ -78,7 +92,7 @@ impl Recorder {
         if !wanted {
             return;
         }
-        if self.events.len() >= EVENTS_MAX {
+        if self.events.len() >= self.events_max {
             self.overflowed = true;
             return;
         }
@@ -103,6 +117,14 @@ impl Core {
     /// Whether every operation must come by the lock: no slot is cached then.
     pub(super) fn caches_nothing(&self) -> bool {
         self.recorder.is_some() || self.settings.always_slow()
+    }
+
+    /// Lets the open recording have so many events at most: a test's, which has no time for more.
+    #[doc(hidden)]
+    pub fn limit_recording(&mut self, events_max: usize) {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.events_max = events_max;
+        }
     }
 
     fn end_recording(&mut self, number: u64) -> Result<Vec<Event>> {
@@ -138,8 +160,9 @@ impl Pool {
                     "a recording is open on this pool; end it before another begins",
                 ));
             }
-            let (events, overflowed) = (Vec::new(), false);
-            core.recorder = Some(Box::new(Recorder { number, only, events, overflowed }));
+            let (events, overflowed, events_max) = (Vec::new(), false, EVENTS_MAX);
+            let recorder = Recorder { number, only, events, overflowed, events_max };
+            core.recorder = Some(Box::new(recorder));
             Ok(())
         })?
     }

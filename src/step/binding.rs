@@ -69,6 +69,13 @@ pub(super) struct Entry {
     learns: bool,
 }
 
+impl Entry {
+    /// Whether there is a plan: a step that is only to be learnt has none.
+    fn is_planned(&self) -> bool {
+        self.script.lanes > 0
+    }
+}
+
 /// All that the lock guards.
 #[derive(Debug)]
 pub(super) struct State {
@@ -80,7 +87,10 @@ pub(super) struct State {
     pub(super) run: Option<Run>,
     /// A step is about to open: the region is being taken.
     beginning: bool,
+    /// Where the last step's lanes ended, and captures that held some of it.
     last: Vec<Stamp>,
+    /// Captures of the open step's streams that had ended when it began.
+    over: Vec<u64>,
     /// A lane of the last step ended where its stream was known no more.
     lost_track: bool,
     replan_percent: u32,
@@ -154,6 +164,7 @@ pub fn create(pool: u64, setup: Setup, plan: u64) -> Result<u64> {
         run: None,
         beginning: false,
         last: Vec::new(),
+        over: Vec::new(),
         lost_track: false,
         replan_percent: setup.replan_percent,
         begun: 0,
@@ -265,6 +276,7 @@ impl Binding {
             return Err(busy("a step of the binding is open; plans change between steps"));
         }
         if state.find(signature).is_none() {
+            // No plan goes before there is another in its place.
             state.put(signature, Script::empty());
         }
         if let Some(at) = state.find(signature) {
@@ -277,7 +289,8 @@ impl Binding {
     pub fn totals(&self) -> Totals {
         let state = self.lock();
         let region_bytes = if state.region.address == 0 { 0 } else { state.region.bytes };
-        Totals { region_bytes, plans: state.entries.len() as u64, ..state.totals }
+        let plans = state.entries.iter().filter(|entry| entry.is_planned()).count() as u64;
+        Totals { region_bytes, plans, ..state.totals }
     }
 
     /// Begins a step on these streams, one for each lane of the plan; its handle. The calling
@@ -290,7 +303,8 @@ impl Binding {
     /// of streams, or one twice; [`Status::InvalidStream`]; as of an allocation, where the
     /// region was given up.
     pub fn begin(self: &Arc<Self>, signature: u64, streams: &[u64]) -> Result<u64> {
-        let thread = registry::enrol()?;
+        // SAFETY: this thread's own cache, whose serial never changes.
+        let thread = unsafe { (*registry::enrol()?).serial };
         let mut state = self.lock();
         let at = self.check_begin(&state, signature, streams)?;
         if state.region.missing() {
@@ -309,6 +323,7 @@ impl Binding {
             self.pool.check_awake(state.region.address)?;
         }
         self.order(&mut state, streams)?;
+        state.over = self.pool.captures_over(streams)?;
         state.begun += 1;
         let (begun, base) = (state.begun, state.region.address);
         let entry = &mut state.entries[at];
@@ -382,8 +397,10 @@ impl Binding {
         streams.iter().try_for_each(|&stream| self.pool.wait_for_points(stream, &state.last))
     }
 
-    /// Ends the open step. `all`: planned buffers that are live are given up.
+    /// Ends the open step. `all`: planned buffers that are live are given up; so they are when the
+    /// pool or its context is gone, where no free of them counts.
     pub(super) fn end(&self, all: bool) -> Result<()> {
+        let all = all || !self.runner.pool_lives();
         let mut state = self.lock();
         // SAFETY: the caller is the step's owner.
         let hot = unsafe { &mut *self.runner.hot.get() };
@@ -399,7 +416,7 @@ impl Binding {
             return Err(busy(&text));
         }
         self.runner.handle.store(0, Ordering::Release);
-        self.runner.owner.store(std::ptr::null_mut(), Ordering::Relaxed);
+        self.runner.owner.store(0, Ordering::Relaxed);
         let State { entries, totals, .. } = &mut *state;
         let entry = &mut entries[run.entry];
         run.undo(entry);
@@ -413,11 +430,13 @@ impl Binding {
         replanned
     }
 
-    /// Keeps the points at which the lanes are now.
+    /// Keeps the points at which the lanes are now, and those of captures that held some of the
+    /// step: their graphs have addresses of the region.
     fn mark_end(&self, state: &mut State, streams: &[u64]) {
-        state.last.clear();
+        state.last = self.pool.captures_since(streams, &state.over).unwrap_or_default();
         for &stream in streams {
             match self.pool.point(stream) {
+                Ok(point) if state.last.contains(&point) => {}
                 Ok(point) => state.last.push(point),
                 // Its pool or context is gone, and the memory with it; or its stream is.
                 Err(_) => state.lost_track = true,
@@ -442,6 +461,8 @@ impl Binding {
         let entry = &mut state.entries[run.entry];
         entry.states = vec![NOT_LIVE; script.len()].into();
         entry.script = script;
+        let signature = entry.signature;
+        state.make_room(true, signature);
         state.totals.replanned += 1;
         Ok(())
     }
@@ -479,14 +500,29 @@ impl State {
         let states = vec![NOT_LIVE; script.len()].into();
         let entry = Entry { signature, script, states, used: self.begun, learns: false };
         if let Some(at) = self.find(signature) {
+            let planned = entry.is_planned();
             self.entries[at] = entry;
+            self.make_room(planned, signature);
             return;
         }
-        if self.entries.len() >= self.plans_max {
-            let oldest = (0..self.entries.len()).min_by_key(|&at| self.entries[at].used);
-            oldest.map(|at| self.entries.swap_remove(at));
-        }
+        let planned = entry.is_planned();
         self.entries.push(entry);
+        self.make_room(planned, signature);
+    }
+
+    /// Lets the plans go that were run longest ago, while there are more than the limit; or else
+    /// what is to be learnt and has no plan yet, while there is more than that of it. The one of
+    /// this signature stays.
+    fn make_room(&mut self, planned: bool, signature: u64) {
+        let alike = |entry: &&Entry| entry.is_planned() == planned;
+        while self.entries.iter().filter(alike).count() > self.plans_max {
+            let others = (0..self.entries.len()).filter(|&at| {
+                let entry = &self.entries[at];
+                alike(&entry) && entry.signature != signature
+            });
+            let Some(oldest) = others.min_by_key(|&at| self.entries[at].used) else { break };
+            self.entries.swap_remove(oldest);
+        }
     }
 }
 

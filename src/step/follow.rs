@@ -54,8 +54,8 @@ pub(super) struct Run {
 /// Who serves an allocation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Served {
-    /// The plan, at this address.
-    Plan(usize),
+    /// The plan, at this address, which was recorded as a multiple of that.
+    Plan(usize, usize),
     /// The pool, at a multiple of this; 0: as it likes.
     Pool(usize),
 }
@@ -139,18 +139,19 @@ impl Run {
         };
         self.advance(hot, entry, at);
         let ordered = self.issue(hot, entry, pool);
+        let align = entry.script.aligns[at] as usize;
         let served = if !entry.script.planned(at) {
             self.tally.by_pool += 1;
-            Served::Pool(entry.script.aligns[at] as usize)
+            Served::Pool(align)
         } else if !ordered || self.blocked(hot, entry, at, lane) {
             self.pass_over(entry, at);
             self.tally.fallbacks += 1;
-            Served::Pool(0)
+            Served::Pool(align)
         } else {
             entry.states[at] = LIVE;
             hot.live += 1;
             hot.served += 1;
-            Served::Plan(hot.base + entry.script.births[at].offset as usize)
+            Served::Plan(hot.base + entry.script.births[at].offset as usize, align)
         };
         self.refresh(hot, entry);
         served
@@ -257,7 +258,9 @@ impl Run {
         let late = due < hot.cursor || lane != free.lane;
         self.tally.late += u64::from(late);
         if self.lanes > 1 && (late || used) {
-            let lane = if free.shared || used { ANY_LANE } else { lane };
+            // The lane of the recorded end may use it yet: what it does is noted by nobody.
+            let other = lane != free.lane;
+            let lane = if free.shared || used || other { ANY_LANE } else { lane };
             self.taints.push(Taint { bytes: entry.script.bytes(ordinal), lane });
         }
         hot.free_at = entry.script.free_of[ordinal] as usize + 1;
@@ -276,7 +279,7 @@ impl Run {
         let live = |&&i: &&u32| entry.states[i as usize] == LIVE;
         if let Some(&ordinal) = script.at(offset).iter().find(live) {
             let home = script.free(ordinal as usize).lane;
-            if home != lane && !script.uses.contains(&(ordinal, lane)) {
+            if home != lane && script.uses.binary_search(&(ordinal, lane)).is_err() {
                 self.used.push(offset);
             }
         } else if self.gaps.iter().any(|gap| gap.bytes.0 == offset) {
@@ -302,7 +305,10 @@ impl Run {
         (from, to): (u16, u16),
     ) -> Result<()> {
         pool.fence(hot.streams[from as usize], hot.streams[to as usize])?;
+        // It is that one only behind all that was due by then: a later free's work is not in it.
+        let all_free = hot.owed + entry.script.births[hot.cursor].deaths as isize == 0;
         if let Some(wait) = entry.script.waits.get(self.waits_at)
+            && all_free
             && (wait.from, wait.to, wait.before) == (from, to, hot.cursor)
         {
             self.waits_at += 1;

@@ -81,10 +81,14 @@ pub unsafe fn alloc(step: u64, out: *mut *mut c_void, bytes: usize, stream: u64)
     // SAFETY: `thread` is this thread's; the runner is never unmapped; hot state is touched inside
     // `enter` by the owner; `out` as promised.
     unsafe {
-        if !out.is_null() && cache::enter(thread) {
+        // A birth of the pool's has 0 bytes in the list: no request may match it.
+        if !out.is_null() && bytes != 0 && cache::enter(thread) {
             let mut address = 0;
             let runner = runner::find(step);
-            if !runner.is_null() && (*runner).is_owners(step, thread) && (*runner).pool_lives() {
+            if !runner.is_null()
+                && (*runner).is_owners(step, (*thread).serial)
+                && (*runner).pool_lives()
+            {
                 address = (*(*runner).hot.get()).serve(bytes as u64, stream);
             }
             cache::leave(thread);
@@ -109,7 +113,10 @@ pub unsafe fn free(step: u64, address: *mut c_void, stream: u64) -> Status {
         if cache::enter(thread) {
             let mut ended = false;
             let runner = runner::find(step);
-            if !runner.is_null() && (*runner).is_owners(step, thread) && (*runner).pool_lives() {
+            if !runner.is_null()
+                && (*runner).is_owners(step, (*thread).serial)
+                && (*runner).pool_lives()
+            {
                 ended = (*(*runner).hot.get()).end(address as usize, stream);
             }
             cache::leave(thread);

@@ -12,7 +12,7 @@ use crate::pool::Pool;
 use crate::pool::record::{Event, is_sync};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Every planned address is a multiple of this: what PyTorch's allocator gives.
 pub const ALIGNMENT: u64 = 512;
@@ -40,12 +40,15 @@ pub fn read(events: &[Event], streams: Vec<u64>) -> Result<StepLog> {
     let mut left_out: HashSet<usize> = HashSet::new();
     for (time, event) in (0u64..).zip(events) {
         match *event {
+            // One that was freed unseen before has no end that is known.
+            Event::Gone { address } => drop(live.remove(&address)),
             Event::Alloc { address, stream, .. } if is_sync(stream) => {
+                live.remove(&address);
                 left_out.insert(address);
             }
             Event::Alloc { address, bytes, align, stream, tag } => {
                 let lane = lane(&mut found.streams, stream)?;
-                // One that was freed unseen before has no end that is known.
+                left_out.remove(&address);
                 live.insert(address, found.step.births.len());
                 found.step.births.push(Recorded {
                     birth: time,
@@ -103,14 +106,29 @@ fn lane(streams: &mut Vec<u64>, stream: u64) -> Result<u16> {
 pub struct Held {
     pool: Pool,
     number: u64,
-    /// What it has recorded, once it has ended.
-    ended: Mutex<Option<Arc<StepLog>>>,
+    stage: Mutex<Stage>,
+}
+
+/// How far a recording is.
+#[derive(Debug)]
+enum Stage {
+    Open,
+    /// It has ended; what it holds is being read, without the lock.
+    Reading,
+    /// What it has recorded, or why that cannot be told.
+    Ended(Result<Arc<StepLog>>),
+}
+
+impl Held {
+    fn stage(&self) -> MutexGuard<'_, Stage> {
+        self.stage.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        let ended = self.ended.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if ended.is_none() {
+        let stage = self.stage.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if matches!(stage, Stage::Open) {
             // A pool that has ended took its recording with it.
             let _log = self.pool.end_recording(self.number);
         }
@@ -128,7 +146,7 @@ pub fn begin(pool: u64, only: Option<u64>) -> Result<u64> {
     let pool = Pool::from_handle(pool)?;
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     pool.begin_recording(number, only)?;
-    RECORDINGS.keep(Arc::new(Held { pool, number, ended: Mutex::new(None) }))
+    RECORDINGS.keep(Arc::new(Held { pool, number, stage: Mutex::new(Stage::Open) }))
 }
 
 /// Makes later work of `to` wait for the work queued on `from`, and records it.
@@ -137,38 +155,50 @@ pub fn begin(pool: u64, only: Option<u64>) -> Result<u64> {
 /// As [`Pool::fence_recorded`]; [`Status::InvalidArgument`] for a recording that has ended.
 pub fn fence(recording: u64, from: u64, to: u64) -> Result<()> {
     let held = RECORDINGS.get(recording)?;
-    if held.ended.lock().unwrap_or_else(PoisonError::into_inner).is_some() {
+    if !matches!(*held.stage(), Stage::Open) {
         return Err(Error::new(Status::InvalidArgument, "the recording has ended"));
     }
     held.pool.fence_recorded(from, to)
 }
 
-/// Ends a recording; what it has recorded can be asked from now on.
+/// Ends a recording; what it has recorded can be asked from now on. One that cannot be read has
+/// ended too, and answers why each time that it is asked.
 ///
 /// # Errors
 /// As [`Pool::end_recording`] and [`read`]; [`Status::InvalidPool`] when the pool has ended.
 pub fn end(recording: u64) -> Result<()> {
     let held = RECORDINGS.get(recording)?;
-    let mut ended = held.ended.lock().unwrap_or_else(PoisonError::into_inner);
-    if ended.is_some() {
+    let mut stage = held.stage();
+    if !matches!(*stage, Stage::Open) {
         return Err(Error::new(Status::InvalidArgument, "the recording has ended already"));
     }
-    let log = held.pool.end_recording(held.number)?;
-    // An end that fails from here on is an end all the same.
-    *ended = Some(Arc::default());
-    *ended = Some(Arc::new(read(&log, Vec::new())?));
-    Ok(())
+    let log = held.pool.end_recording(held.number);
+    let over = |error: &Error| matches!(error.status(), Status::Unsupported | Status::InvalidPool);
+    if let Err(error) = &log
+        && !over(error)
+    {
+        return Err(error.clone());
+    }
+    *stage = Stage::Reading;
+    drop(stage);
+    // A process that is forked meanwhile finds no lock held.
+    let found = log.and_then(|log| read(&log, Vec::new())).map(Arc::new);
+    let answer = found.as_ref().map(drop).map_err(Error::clone);
+    *held.stage() = Stage::Ended(found);
+    answer
 }
 
 /// What an ended recording holds.
 ///
 /// # Errors
-/// [`Status::InvalidArgument`]: unknown; [`Status::Busy`]: not ended yet.
+/// [`Status::InvalidArgument`]: unknown; [`Status::Busy`]: not ended yet; that of its end.
 pub fn get(recording: u64) -> Result<Arc<StepLog>> {
     let held = RECORDINGS.get(recording)?;
-    let ended = held.ended.lock().unwrap_or_else(PoisonError::into_inner);
-    let open = || Error::new(Status::Busy, "the recording is open: end it first");
-    ended.clone().ok_or_else(open)
+    match &*held.stage() {
+        Stage::Open => Err(Error::new(Status::Busy, "the recording is open: end it first")),
+        Stage::Reading => Err(Error::new(Status::Busy, "the recording is being ended")),
+        Stage::Ended(found) => found.clone(),
+    }
 }
 
 /// Lets a recording go; an open one ends.

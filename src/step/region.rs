@@ -2,11 +2,29 @@
 //!
 //! Owns the block. Promises that it is taken clean, so that every lane may use it at once, and
 //! given back behind all work of the device; that while it is there no free of its addresses by
-//! the pool's own functions succeeds. Cost: an allocation and a free of the pool's.
+//! the pool's own functions succeeds; that it has no tag, so that no tag's suspension takes it
+//! away. Cost: an allocation and a free of the pool's.
 
 use crate::error::{Result, Status};
 use crate::pool::Pool;
 use crate::pool::hot::SYNC_STREAM;
+use crate::pool::registry;
+
+/// The thread's blocks have no tag while it lives.
+struct Untagged(u32);
+
+impl Untagged {
+    fn begin() -> Result<Untagged> {
+        registry::set_tag(1).map(Untagged)
+    }
+}
+
+impl Drop for Untagged {
+    fn drop(&mut self) {
+        // It fails in a world that has ended, where no tag matters.
+        let _ended = registry::set_tag(self.0);
+    }
+}
 
 /// A block to hand out addresses in.
 #[derive(Debug, Default)]
@@ -26,7 +44,9 @@ impl Region {
     /// Takes a block of the region's length. May call the pool's owner: no lock is held.
     pub(super) fn take(pool: &Pool, bytes: u64, alignment: u64) -> Result<usize> {
         let align = alignment.max(super::record::ALIGNMENT) as usize;
+        let tag = Untagged::begin()?;
         let address = pool.alloc_aligned(bytes as usize, align, SYNC_STREAM)?;
+        drop(tag);
         pool.set_region(address, true)?;
         Ok(address)
     }

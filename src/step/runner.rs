@@ -5,17 +5,16 @@
 //!
 //! Promises: [`Hot`] is touched by the step's owner alone while a step is open, and by whoever
 //! holds the binding's lock while none is. A call is the owner's when the runner carries its
-//! handle and the calling thread's cache, which are set under that lock before the handle is
+//! handle and the calling thread's serial, which are set under that lock before the handle is
 //! known. Cost: three loads.
 
 use crate::error::{Error, Result, Status};
 use crate::plan::recording::LANES_MAX;
 use crate::pool::Shared;
-use crate::pool::cache::ThreadCache;
 use crate::step::binding::Binding;
 use crate::step::script::{Birth, Free};
 use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Bits of a handle that name the runner.
@@ -75,8 +74,8 @@ impl Hot {
 pub(super) struct Runner {
     /// The open step's handle; 0: none.
     pub(super) handle: AtomicU64,
-    /// The thread whose step it is.
-    pub(super) owner: AtomicPtr<ThreadCache>,
+    /// The serial of the thread whose step it is; 0: none.
+    pub(super) owner: AtomicU32,
     /// The pool's place and number.
     pub(super) shared: AtomicPtr<Shared>,
     pub(super) pool: AtomicU64,
@@ -113,7 +112,7 @@ pub(super) fn take() -> Result<&'static Runner> {
     spare.0 += 1;
     let runner: &'static Runner = Box::leak(Box::new(Runner {
         handle: AtomicU64::new(0),
-        owner: AtomicPtr::new(std::ptr::null_mut()),
+        owner: AtomicU32::new(0),
         shared: AtomicPtr::new(std::ptr::null_mut()),
         pool: AtomicU64::new(0),
         hot: UnsafeCell::new(Hot::new()),
@@ -144,9 +143,9 @@ impl Runner {
         step << PLACE_BITS | self.place as u64
     }
 
-    /// Whether this is the thread of the step with this handle, and its pool is still there.
+    /// Whether the thread with this serial has a step with this handle open.
     #[inline(always)]
-    pub(super) fn is_owners(&self, handle: u64, thread: *mut ThreadCache) -> bool {
+    pub(super) fn is_owners(&self, handle: u64, thread: u32) -> bool {
         self.handle.load(Ordering::Acquire) == handle
             && self.owner.load(Ordering::Relaxed) == thread
     }

@@ -22,7 +22,7 @@ pub(super) const NO_FREE: u32 = u32::MAX;
 pub(super) struct Birth {
     /// From the region's start; [`BY_POOL`].
     pub(super) offset: u64,
-    /// Requested bytes; 0 for the pool's, which no request has.
+    /// Requested bytes; 0 for the pool's, which no request that is compared has.
     pub(super) bytes: u64,
     /// Planned buffers that are due between the birth before and this one.
     pub(super) deaths: i32,
@@ -73,7 +73,7 @@ pub(super) struct Script {
     /// Planned births by offset.
     pub(super) by_offset: Box<[u32]>,
     pub(super) waits: Box<[Wait]>,
-    /// Birth and lane of each recorded use by another lane.
+    /// Birth and lane of each recorded use by another lane, in order.
     pub(super) uses: Box<[(u32, u16)]>,
     pub(super) height: u64,
     pub(super) alignment: u64,
@@ -128,6 +128,10 @@ impl Script {
         let planned = |&i: &usize| offsets[i] != BY_POOL && step.births[i].death != NEVER;
         let mut dying: Vec<usize> = (0..step.births.len()).filter(planned).collect();
         dying.sort_by_key(|&i| step.births[i].death);
+        let mut shared = vec![false; step.births.len()];
+        step.uses.iter().for_each(|&(at, _)| shared[at as usize] = true);
+        let mut uses = step.uses.clone();
+        uses.sort_unstable();
         let mut free_of = vec![NO_FREE; step.births.len()];
         let mut frees = Vec::with_capacity(dying.len());
         for &i in &dying {
@@ -139,7 +143,7 @@ impl Script {
                 ordinal: i as u32,
                 due: due as u32,
                 lane: step.births[i].end_lane,
-                shared: step.uses.iter().any(|&(at, _)| at as usize == i),
+                shared: shared[i],
             });
         }
         let mut by_offset: Vec<u32> = dying.iter().map(|&i| i as u32).collect();
@@ -158,7 +162,7 @@ impl Script {
             free_of: free_of.into(),
             by_offset: by_offset.into(),
             waits: step.fences.iter().filter(|f| f.from != f.to).map(wait).collect(),
-            uses: step.uses.clone().into(),
+            uses: uses.into(),
             height: 0,
             alignment: 1,
         }

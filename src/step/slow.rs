@@ -36,7 +36,8 @@ fn owned(step: u64) -> Result<Owned> {
     let runner = runner
         .filter(open)
         .ok_or_else(|| bad(format!("no open step has the handle {step:#x}: it has ended")))?;
-    if !runner.is_owners(step, thread) {
+    // SAFETY: this thread's own cache, whose serial never changes.
+    if !runner.is_owners(step, unsafe { (*thread).serial }) {
         return Err(bad("the step was begun by another thread: steps belong to one thread"));
     }
     let binding = runner.binding().ok_or_else(|| bad("the step has ended"))?;
@@ -129,12 +130,13 @@ fn alloc_slow(step: u64, bytes: usize, stream: u64) -> Result<usize> {
         let entry = &mut entries[run.entry];
         run.serve((hot, entry, &owned.binding.pool), bytes as u64, lane)
     });
-    let address = match served {
-        Served::Plan(address) => address,
-        Served::Pool(align) => owned.ask_pool(bytes, align, stream)?,
+    let (address, align) = match served {
+        Served::Plan(address, align) => (address, align),
+        Served::Pool(align) => (owned.ask_pool(bytes, align, stream)?, align),
     };
     let stream = stream_name(stream);
-    owned.note(Event::Alloc { address, bytes: bytes as u64, align: 0, stream, tag: 0 });
+    let (bytes, align) = (bytes as u64, align as u64);
+    owned.note(Event::Alloc { address, bytes, align, stream, tag: 0 });
     Ok(address)
 }
 

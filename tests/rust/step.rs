@@ -11,6 +11,8 @@ mod bad_input;
 mod bindings;
 #[path = "common/device.rs"]
 mod common;
+#[path = "step/edges.rs"]
+mod edges;
 #[path = "step/lanes.rs"]
 mod lanes;
 #[path = "step/model.rs"]
