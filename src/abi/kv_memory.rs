@@ -117,8 +117,8 @@ pub extern "C" fn forebay_kv_memory_destroy(memory: KvMemoryT) -> Status {
 /// @return FOREBAY_ERROR_OUT_OF_MEMORY, with nothing changed; FOREBAY_ERROR_INVALID_ARGUMENT for a
 /// number of blocks that the group cannot have.
 ///
-/// Thread-safe. Costs the driver's calls. The pool's out-of-memory callback may run inside; calls of
-/// this memory that need its lock answer FOREBAY_ERROR_BUSY there.
+/// Thread-safe. Costs the driver's calls. The pool's out-of-memory callback may run inside;
+/// calls of this memory that need its lock answer FOREBAY_ERROR_BUSY there.
 ///
 /// # Safety
 /// `backed` is NULL or valid for reads and writes of its struct_size.

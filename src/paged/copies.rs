@@ -3,8 +3,8 @@
 //! Owns the copies that were taken from the cache and are not all queued, because a call failed.
 //! Promises that both ends stay held until a fence behind every copy that was queued, on whatever
 //! stream, has passed; that none is lost; and that one which a failed call queued on another stream
-//! is made before the next call's, so that it overwrites nothing later. Cost: a copy a block where a block's layers lie
-//! together, else one a layer.
+//! is made before the next call's, so that it overwrites nothing later. Cost: a copy a
+//! block where a block's layers lie together, else one a layer.
 
 use super::{Inner, KvMemory, NO_GROUP, Result, locked};
 use crate::error::Status;
