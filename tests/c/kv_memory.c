@@ -203,7 +203,7 @@ static void refused(void) {
   CHECK_OK(forebay_kv_free(kv, &seq, 1, 0));
   CHECK_OK(forebay_kv_memory_destroy(memory));
   CHECK_OK(forebay_kv_pass(kv, 1));
-  CHECK_OK(forebay_kv_destroy(kv));
+  CHECK_OK(forebay_kv_destroy(kv, NULL));
   CHECK_OK(forebay_pool_destroy(pool));
 }
 
@@ -213,9 +213,9 @@ static void let_go_after_the_end(void) {
   forebay_kv_t kv = make(30);
   forebay_kv_memory_t memory = behind(kv, pool, 10);
   CHECK_OK(forebay_shutdown());
-  CHECK_STATUS(forebay_kv_destroy(kv), FOREBAY_ERROR_BUSY);
+  CHECK_STATUS(forebay_kv_destroy(kv, NULL), FOREBAY_ERROR_BUSY);
   CHECK_OK(forebay_kv_memory_destroy(memory));
-  CHECK_OK(forebay_kv_destroy(kv));
+  CHECK_OK(forebay_kv_destroy(kv, NULL));
 }
 
 int main(void) {
