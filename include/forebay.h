@@ -949,7 +949,8 @@ typedef struct forebay_kv_stats {
  */
 typedef struct forebay_kv_counts {
   /**
-   * All blocks, the null block included.
+   * Blocks that there are, the null block included: those below a group's end where memory
+ * behind the cache has fewer than were configured, and none that drain above it.
    */
   uint32_t total;
   /**
@@ -2148,6 +2149,9 @@ forebay_status forebay_kv_free(forebay_kv_t kv,
 
 /**
  * All work up to this fence has ended: what was freed behind it can be had again.
+ *
+ * @return FOREBAY_ERROR_UNSUPPORTED while memory stands behind the cache: forebay_kv_memory_poll()
+ * tells which fences have passed.
  */
 forebay_status forebay_kv_pass(forebay_kv_t kv, forebay_kv_fence fence);
 
@@ -2178,6 +2182,8 @@ forebay_status forebay_kv_memory_create(forebay_kv_t kv,
  * Gives the memory back; the caller knows that no work uses it any more. Waits for copies of
  * tables in flight. The cache stays; its blocks have no memory.
  *
+ * Copies that a failed call had queued are waited for. Also after forebay_shutdown().
+ *
  * @return FOREBAY_ERROR_INVALID_ARGUMENT for a handle that names none.
  *
  * Thread-safe.
@@ -2194,8 +2200,8 @@ forebay_status forebay_kv_memory_destroy(forebay_kv_memory_t memory);
  * @return FOREBAY_ERROR_OUT_OF_MEMORY, with nothing changed; FOREBAY_ERROR_INVALID_ARGUMENT for a
  * number of blocks that the group cannot have.
  *
- * Thread-safe. Costs the driver's calls. The pool's out-of-memory callback may run inside; it must
- * not call this memory then.
+ * Thread-safe. Costs the driver's calls. The pool's out-of-memory callback may run inside;
+ * calls of this memory that need its lock answer FOREBAY_ERROR_BUSY there.
  *
  * # Safety
  * `backed` is NULL or valid for reads and writes of its struct_size.
@@ -2273,8 +2279,8 @@ forebay_status forebay_kv_memory_fence_at(forebay_kv_memory_t memory,
 forebay_status forebay_kv_memory_reach(forebay_kv_memory_t memory, uint64_t value);
 
 /**
- * Looks which fences have passed and goes on with what waits for that. Never waits. To be called
- * once a step.
+ * Looks which fences have passed and goes on with what waits for that. Waits neither for the
+ * device nor for a resize under way. To be called once a step.
  *
  * @param fence NULL, or receives the highest fence that has passed.
  *
@@ -2384,7 +2390,8 @@ forebay_status forebay_kv_copied(forebay_kv_t kv, uint64_t batch, forebay_kv_fen
 
 /**
  * Writes what changed in a sequence's row since the last call to the same row. Numbers are those
- * of the group's blocks; 0, the null block, behind the end and where tokens were trimmed.
+ * of the group's blocks; 0, the null block, behind the end and where tokens were trimmed. A change
+ * is told once: not for a group with a bound table (forebay_kv_memory_table_bind()).
  *
  * @param row receives entries; entries of it that did not change are left alone.
  * @param whole 1: the row held another sequence's, or nothing: all of it is written.
@@ -2842,8 +2849,9 @@ forebay_status forebay_set_on_unmap(forebay_pool_t pool, void (*callback)(void *
                                                                           size_t bytes), void *ctx);
 
 /**
- * Sets the function called before an allocation of `bytes` fails. It holds no lock of ours and may
- * free; true means: try again.
+ * Sets the function called before an allocation of `bytes` fails. It holds no lock of a pool's
+ * and may free; true means: try again. Inside a call that maps pages behind a KV cache, calls of
+ * that memory which need its lock answer FOREBAY_ERROR_BUSY.
  *
  * @param callback NULL: none.
  *

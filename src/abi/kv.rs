@@ -531,9 +531,18 @@ pub unsafe extern "C" fn forebay_kv_free(
 }
 
 /// All work up to this fence has ended: what was freed behind it can be had again.
+///
+/// @return FOREBAY_ERROR_UNSUPPORTED while memory stands behind the cache: forebay_kv_memory_poll()
+/// tells which fences have passed.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_kv_pass(kv: KvT, fence: KvFence) -> Status {
     with(kv, |cache| {
+        if cache.has_memory() {
+            return Err(Error::new(
+                Status::Unsupported,
+                "memory stands behind the KV cache: poll that",
+            ));
+        }
         cache.pass(fence);
         Ok(())
     })

@@ -1,7 +1,7 @@
 //! Memory behind a KV cache's blocks: grown and shrunk, fenced, copied, its tables sent.
 
 use super::kv_types::{KvFence, KvSeq, KvT};
-use super::{PoolT, StreamT, list, null, put, read_sized, write_sized};
+use super::{PoolT, StreamT, check_size, list, null, put, read_sized, write_sized};
 use crate::error::{Error, Result, Status};
 use crate::kv::{self, Seq};
 use crate::paged::tables::Table;
@@ -98,6 +98,8 @@ pub unsafe extern "C" fn forebay_kv_memory_create(
 /// Gives the memory back; the caller knows that no work uses it any more. Waits for copies of
 /// tables in flight. The cache stays; its blocks have no memory.
 ///
+/// Copies that a failed call had queued are waited for. Also after forebay_shutdown().
+///
 /// @return FOREBAY_ERROR_INVALID_ARGUMENT for a handle that names none.
 ///
 /// Thread-safe.
@@ -115,8 +117,8 @@ pub extern "C" fn forebay_kv_memory_destroy(memory: KvMemoryT) -> Status {
 /// @return FOREBAY_ERROR_OUT_OF_MEMORY, with nothing changed; FOREBAY_ERROR_INVALID_ARGUMENT for a
 /// number of blocks that the group cannot have.
 ///
-/// Thread-safe. Costs the driver's calls. The pool's out-of-memory callback may run inside; it must
-/// not call this memory then.
+/// Thread-safe. Costs the driver's calls. The pool's out-of-memory callback may run inside;
+/// calls of this memory that need its lock answer FOREBAY_ERROR_BUSY there.
 ///
 /// # Safety
 /// `backed` is NULL or valid for reads and writes of its struct_size.
@@ -128,10 +130,13 @@ pub unsafe extern "C" fn forebay_kv_memory_resize(
     backed: *mut KvBacked,
 ) -> Status {
     with(memory, |memory| {
-        let now = memory.resize(group, blocks)?;
         if backed.is_null() {
+            memory.resize(group, blocks)?;
             return Ok(());
         }
+        // SAFETY: not null; the size is its first word, the caller's as promised.
+        check_size("forebay_kv_backed", unsafe { backed.cast::<usize>().read() })?;
+        let now = memory.resize(group, blocks)?;
         // SAFETY: as the caller promised.
         unsafe { tell(backed, now) }
     })
@@ -255,8 +260,8 @@ pub extern "C" fn forebay_kv_memory_reach(memory: KvMemoryT, value: u64) -> Stat
     with(memory, |memory| Ok(memory.reach(value)?))
 }
 
-/// Looks which fences have passed and goes on with what waits for that. Never waits. To be called
-/// once a step.
+/// Looks which fences have passed and goes on with what waits for that. Waits neither for the
+/// device nor for a resize under way. To be called once a step.
 ///
 /// @param fence NULL, or receives the highest fence that has passed.
 ///

@@ -101,7 +101,8 @@ pub extern "C" fn forebay_kv_copied(kv: KvT, batch: u64, after: KvFence) -> Stat
 }
 
 /// Writes what changed in a sequence's row since the last call to the same row. Numbers are those
-/// of the group's blocks; 0, the null block, behind the end and where tokens were trimmed.
+/// of the group's blocks; 0, the null block, behind the end and where tokens were trimmed. A change
+/// is told once: not for a group with a bound table (forebay_kv_memory_table_bind()).
 ///
 /// @param row receives entries; entries of it that did not change are left alone.
 /// @param whole 1: the row held another sequence's, or nothing: all of it is written.

@@ -281,7 +281,8 @@ pub struct KvEvent {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct KvCounts {
-    /// All blocks, the null block included.
+    /// Blocks that there are, the null block included: those below a group's end where memory
+    /// behind the cache has fewer than were configured, and none that drain above it.
     pub total: u32,
     /// Blocks that somebody holds.
     pub used: u32,

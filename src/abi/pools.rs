@@ -340,8 +340,9 @@ pub unsafe extern "C" fn forebay_set_on_unmap(
     })
 }
 
-/// Sets the function called before an allocation of `bytes` fails. It holds no lock of ours and may
-/// free; true means: try again.
+/// Sets the function called before an allocation of `bytes` fails. It holds no lock of a pool's
+/// and may free; true means: try again. Inside a call that maps pages behind a KV cache, calls of
+/// that memory which need its lock answer FOREBAY_ERROR_BUSY.
 ///
 /// @param callback NULL: none.
 ///

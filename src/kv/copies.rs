@@ -104,6 +104,7 @@ impl KvCache {
 
 impl Core {
     fn copied(&mut self, copies: Copies, after: Fence) -> Result<()> {
+        self.check_fence(after)?;
         let out = &mut self.pending.out;
         let at = out.iter().position(|(id, _)| *id == copies.0);
         let Some((_, batch)) = at.and_then(|at| out.remove(at)) else {

@@ -43,6 +43,7 @@ impl KvCache {
 
 impl Core {
     fn rollback(&mut self, seq: Seq, tokens: u32, after: Fence) -> Result<()> {
+        self.check_fence(after)?;
         let found = self.sequences.get_mut(seq)?;
         let len = found.len.checked_sub(tokens).ok_or(NOT_THERE)?;
         for (at, table) in found.tables.iter().enumerate() {
@@ -143,6 +144,7 @@ impl Core {
     }
 
     fn trim(&mut self, seq: Seq, keep: Option<u32>, after: Fence) -> Result<()> {
+        self.check_fence(after)?;
         let prefixes = self.config.prefixes;
         let found = self.sequences.get_mut(seq)?;
         if keep.is_some() && prefixes {
@@ -173,6 +175,7 @@ impl Core {
     }
 
     fn free(&mut self, seqs: &[Seq], after: Fence) -> Result<()> {
+        self.check_fence(after)?;
         seqs.iter().try_for_each(|&seq| self.sequences.get(seq).map(drop))?;
         distinct(seqs.iter().copied())?;
         for &seq in seqs {

@@ -207,6 +207,8 @@ struct Core {
     misses: u64,
     /// Whether somebody puts memory behind the blocks.
     memory: bool,
+    /// The highest fence that was made where memory stands behind the blocks.
+    made: Fence,
 }
 
 /// The cache.
@@ -242,6 +244,7 @@ impl KvCache {
             hits: 0,
             misses: 0,
             memory: false,
+            made: NO_FENCE,
             config,
         };
         board.tell(&core);
@@ -282,8 +285,18 @@ impl KvCache {
         self.core.lock().sequences.get(seq).map(|found| found.len)
     }
 
-    /// All work up to this fence has ended: what was freed behind it can be had again.
+    /// All work up to this fence has ended: what was freed behind it can be had again. Does nothing
+    /// where memory stands behind the blocks: its poll tells which fences have passed.
     pub fn pass(&self, fence: Fence) {
+        self.with(|core| {
+            if !core.memory {
+                core.groups.iter_mut().for_each(|blocks| blocks.pass(fence));
+            }
+        });
+    }
+
+    /// As [`KvCache::pass`], for who puts memory behind the blocks.
+    pub(crate) fn pass_behind(&self, fence: Fence) {
         self.with(|core| core.groups.iter_mut().for_each(|blocks| blocks.pass(fence)));
     }
 

@@ -37,13 +37,17 @@ impl KvCache {
     /// `dedupe`, a block that equals a registered one is freed behind `after` for that one: the
     /// table changes. Errors: stale, or fewer tokens than were committed, or more than there are.
     pub fn commit(&self, seq: Seq, tokens: u32, after: Fence) -> Result<()> {
-        self.with(|core| core.commit(seq, tokens, after))
+        self.with(|core| {
+            core.check_fence(after)?;
+            core.commit(seq, tokens, after)
+        })
     }
 
     /// As [`KvCache::commit`] for several sequences under one lock, all or none. Refused also when
     /// one is named twice.
     pub fn commit_all(&self, batch: &[(Seq, u32)], after: Fence) -> Result<()> {
         self.with(|core| {
+            core.check_fence(after)?;
             for &(seq, tokens) in batch {
                 core.may_commit(seq, tokens)?;
             }

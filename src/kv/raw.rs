@@ -52,6 +52,7 @@ impl KvCache {
     /// [`KvCache::hold_blocks`], also for a block that is named more often than it is held.
     pub fn release_blocks(&self, group: u32, ids: &[u32], after: Fence) -> Result<()> {
         self.with(|core| {
+            core.check_fence(after)?;
             let blocks = core.groups.get_mut(group as usize).ok_or(NO_GROUP)?;
             check(blocks, ids)?;
             check_counts(blocks, ids)?;

@@ -24,8 +24,19 @@ impl KvCache {
     /// Makes blocks `0 .. blocks` those of a group that there are. Prefixes above that nobody uses
     /// are given up; nothing new is put there. Memory for the blocks is the caller's affair: there
     /// before a group grows, and kept below [`Bounds::needed`]. Errors, with nothing changed: no
-    /// such group, fewer than 2 blocks or more than were configured.
+    /// such group, fewer than 2 blocks or more than were configured; memory stands behind the
+    /// blocks, whose own resize it is then.
     pub fn resize(&self, group: u32, blocks: u32) -> Result<Bounds> {
+        if self.has_memory() {
+            return Err(KvError::Unsupported(
+                "memory stands behind the cache: its groups are resized there",
+            ));
+        }
+        self.resize_behind(group, blocks)
+    }
+
+    /// As [`KvCache::resize`], for who puts memory behind the blocks.
+    pub(crate) fn resize_behind(&self, group: u32, blocks: u32) -> Result<Bounds> {
         self.with(|core| {
             let Core { config, groups, events, .. } = core;
             let found = groups.get_mut(group as usize).ok_or(NO_GROUP)?;
@@ -35,6 +46,24 @@ impl KvCache {
             found.resize(blocks, events);
             Ok(Core::bounds(found))
         })
+    }
+
+    /// Whether memory stands behind the blocks.
+    pub fn has_memory(&self) -> bool {
+        self.core.lock().memory
+    }
+
+    /// Whether a group can have so many blocks.
+    pub(crate) fn may_have(&self, group: u32, blocks: u32) -> bool {
+        let core = self.core.lock();
+        let most = core.config.groups.get(group as usize).map_or(0, |group| group.blocks);
+        (2..=most).contains(&blocks)
+    }
+
+    /// Fences up to this one were made by who puts memory behind the blocks.
+    pub(crate) fn fence_made(&self, fence: Fence) {
+        let mut core = self.core.lock();
+        core.made = core.made.max(fence);
     }
 
     /// The groups.
@@ -61,19 +90,23 @@ impl KvCache {
                     "memory comes before the first sequence, and once: the cache is in use",
                 ));
             }
-            core.memory = true;
+            (core.memory, core.made) = (true, passed);
             for (blocks, &end) in groups.iter_mut().zip(initial) {
+                // The memory is new: what prefixes held is not in it.
+                blocks.clear(events);
                 blocks.resize(end, events);
             }
             Ok(passed)
         })
     }
 
-    /// No memory stands behind the blocks any more: all that were configured are there again.
+    /// No memory stands behind the blocks any more: all that were configured are there again, and
+    /// all prefixes are given up.
     pub fn end_memory(&self) {
         self.with(|core| {
             let Core { config, groups, events, .. } = core;
             for (blocks, group) in groups.iter_mut().zip(&config.groups) {
+                blocks.clear(events);
                 blocks.resize(group.blocks, events);
             }
             core.memory = false;
@@ -88,6 +121,16 @@ impl KvCache {
 }
 
 impl Core {
+    /// Where memory stands behind the blocks its fences alone may be waited for: pages would go
+    /// under work that runs when one is made later under a number that has been named before.
+    #[inline]
+    pub(super) fn check_fence(&self, after: Fence) -> Result<()> {
+        if self.memory && after > self.made {
+            return Err(KvError::OutOfRange("no such fence was made by the cache's memory"));
+        }
+        Ok(())
+    }
+
     fn bounds(blocks: &mut super::blocks::Blocks) -> Bounds {
         Bounds { open: blocks.end(), needed: blocks.needed(), draining: blocks.draining() }
     }

@@ -5,7 +5,7 @@
 //! has changed nothing; that pages which could not be given back are remembered and tried again.
 
 use super::places::{difference, pages, union};
-use super::{Backed, Inner, KvMemory, NO_GROUP, Result, locked};
+use super::{Backed, Inner, KvMemory, NO_GROUP, Result};
 use crate::error::Status;
 use crate::kv::Bounds;
 use crate::pool::regions::Row;
@@ -39,7 +39,7 @@ impl KvMemory {
     /// A group's memory now.
     pub fn backed(&self, group: u32) -> Result<Backed> {
         world::check_world()?;
-        let backing = locked(&self.0.backing);
+        let backing = self.0.backing.lock()?;
         self.0.answer(group, backing.get(group as usize).ok_or(NO_GROUP)?)
     }
 }
@@ -57,22 +57,21 @@ impl Inner {
 
     /// Memory for the first blocks, before anybody uses the cache.
     pub(super) fn begin(&self, initial: &[u32]) -> Result<()> {
-        let mut backing = locked(&self.backing);
+        let mut backing = self.backing.lock()?;
         let mut groups = (0u32..).zip(initial).zip(backing.iter_mut());
         groups.try_for_each(|((group, &blocks), backing)| self.grow(group, blocks, backing))
     }
 
     fn resize(&self, group: u32, blocks: u32) -> Result<Backed> {
         world::check_world()?;
+        let mut all = self.backing.lock()?;
         // What has passed since may be given back too.
         let asked = self.pass();
-        let mut all = locked(&self.backing);
         let backing = all.get_mut(group as usize).ok_or(NO_GROUP)?;
-        let most = u64::from(blocks) * self.places[group as usize].layout.block_bytes;
-        if blocks > backing.blocks && most <= self.places[group as usize].layout.total_bytes {
+        if blocks > backing.blocks && self.cache.may_have(group, blocks) {
             self.grow(group, blocks, backing)?;
         }
-        self.cache.resize(group, blocks)?;
+        self.cache.resize_behind(group, blocks)?;
         let released = self.release(group, backing);
         let answer = self.answer(group, backing);
         if self.drains(group, backing) {
@@ -116,9 +115,9 @@ impl Inner {
         }
     }
 
-    /// As `release`, for all groups.
+    /// As `release`, for all groups; nothing while another call grows or shrinks one.
     pub(super) fn release_all(&self) -> Result<()> {
-        let mut all = locked(&self.backing);
+        let Some(mut all) = self.backing.try_lock() else { return Ok(()) };
         (0u32..).zip(all.iter_mut()).try_for_each(|(group, backing)| self.release(group, backing))
     }
 
@@ -129,9 +128,9 @@ impl Inner {
         })
     }
 
-    /// Whether some group has more memory than it is to have.
+    /// Whether some group has more memory than it is to have, or may have: it is being changed.
     pub(super) fn is_draining(&self) -> bool {
-        let all = locked(&self.backing);
+        let Some(all) = self.backing.try_lock() else { return true };
         (0u32..).zip(all.iter()).any(|(group, backing)| self.drains(group, backing))
     }
 }

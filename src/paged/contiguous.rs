@@ -7,16 +7,17 @@
 //!
 //! - When [`ContiguousKv::ensure`] has answered, the tokens have memory. Pages for tokens to come
 //!   are mapped ahead by the pool's keeper, where that is on, or by [`ContiguousKv::poll`]; only as
-//!   far as the pool has room, never at others' cost.
+//!   far as the pool has room when they are mapped. They stay when room is short later.
 //! - What a sequence leaves is reused or unmapped only when its fence has passed. Ranges that ended
 //!   keep their pages for the next sequences, up to a number of pages; more goes back to the pool's
-//!   stock, and all of it before a request fails.
+//!   stock, and all of it before a request of this cache fails. What an open sequence has beyond
+//!   its tokens, kept or mapped ahead, stays with it.
 //! - A failing driver call changes nothing that is in use.
 //!
 //! The price of contiguous addresses is the tail: a range's last page is partly empty
 //! ([`Usage::waste`]), with 2 MiB pages and Llama-3-8B in bf16 4 MiB a sequence at worst where
 //! layers lie together, 128 MiB where each has a range of its own. Nothing is shared between
-//! sequences. The pool's callbacks must not call a cache whose own call maps or unmaps. The idea is
+//! sequences. In the pool's callbacks, a cache whose own call runs there refuses calls. The idea is
 //! vAttention's (arXiv 2405.04437). Cost: the driver's calls, one map a page
 //! and one access call a range and growth; a call that maps nothing costs a lock.
 
@@ -24,6 +25,7 @@ mod tend;
 
 use super::error::{MemoryError, Result};
 use super::fences::Fences;
+use super::lock::Turns;
 use super::places::{difference, pages, union};
 use super::{is_short, locked};
 use crate::error::Status;
@@ -160,7 +162,7 @@ struct Inner {
     tensors: Vec<Tensor>,
     bytes: u64,
     granule: u64,
-    slots: Mutex<Slots>,
+    slots: Turns<Slots>,
     fences: Mutex<Fences>,
 }
 
@@ -189,7 +191,11 @@ fn sides(geometry: &Geometry) -> Result<Vec<(u64, u64)>> {
         }
     }
     // All layers' keys, then all layers' values.
-    Ok(sides.into_iter().flat_map(|side| std::iter::repeat_n(side, count)).collect())
+    let mut all = Vec::new();
+    let len = sides.len().checked_mul(count).ok_or(TOO_LONG)?;
+    all.try_reserve_exact(len).map_err(|_| KvError::NoMemory)?;
+    all.extend(sides.into_iter().flat_map(|side| std::iter::repeat_n(side, count)));
+    Ok(all)
 }
 
 impl ContiguousKv {
@@ -223,7 +229,7 @@ impl ContiguousKv {
             tensors,
             bytes: end,
             granule,
-            slots: Mutex::default(),
+            slots: Turns::default(),
             fences: Mutex::default(),
         });
         let tended: Arc<dyn Tended> = Arc::clone(&inner) as Arc<dyn Tended>;
@@ -270,7 +276,7 @@ impl ContiguousKv {
     /// What a sequence's memory is used for.
     pub fn usage(&self, seq: Seq) -> Result<Usage> {
         world::check_world()?;
-        let slots = locked(&self.0.slots);
+        let slots = self.0.slots.lock()?;
         let slot = &slots.all[slots.find(seq)?];
         let used = self.0.tensors.iter().map(|tensor| tensor.bytes(slot.tokens)).sum();
         Ok(Usage { tokens: slot.tokens, mapped: pages(&slot.mapped) * self.0.granule, used })
@@ -282,9 +288,11 @@ impl ContiguousKv {
         Ok(self.0.granule.checked_div(self.0.tensors[first].token_bytes).unwrap_or(0))
     }
 
-    /// All sequences' memory.
+    /// All sequences' memory. All figures are 0 in a forked child, and in a callback of the pool
+    /// that runs inside a call of this cache.
     pub fn stats(&self) -> ContiguousStats {
-        let slots = locked(&self.0.slots);
+        let slots = world::check_world().ok().and_then(|()| self.0.slots.lock().ok());
+        let Some(slots) = slots else { return ContiguousStats::default() };
         let mut stats = ContiguousStats { mapped_ahead: slots.mapped_ahead, ..Default::default() };
         for slot in &slots.all {
             let mapped = pages(&slot.mapped);
@@ -322,7 +330,7 @@ impl ContiguousKv {
     }
 
     /// Looks which fences have passed, gives back what waited for them, and maps ahead. Answers the
-    /// highest fence that has passed. Never waits.
+    /// highest fence that has passed. Waits neither for the device nor for another call that maps.
     ///
     /// # Errors
     /// A driver call's failure; the next call goes on.
@@ -333,7 +341,7 @@ impl ContiguousKv {
     /// Unmaps what ended sequences' ranges keep; their fences have passed. Answers the pages.
     pub fn release_kept(&self) -> Result<u64> {
         world::check_world()?;
-        let mut slots = locked(&self.0.slots);
+        let mut slots = self.0.slots.lock()?;
         slots.shed(0)
     }
 }
@@ -410,7 +418,7 @@ impl Inner {
 
     fn open(&self) -> Result<Seq> {
         world::check_world()?;
-        let mut slots = locked(&self.slots);
+        let mut slots = self.slots.lock()?;
         let at = match slots.free.pop() {
             Some(at) => at,
             None if slots.all.len() < self.config.max_sequences as usize => {
@@ -442,7 +450,10 @@ impl Inner {
         if let Err(error) = world::check_world() {
             return (0, Err(error.into()));
         }
-        let mut slots = locked(&self.slots);
+        let mut slots = match self.slots.lock() {
+            Ok(slots) => slots,
+            Err(error) => return (0, Err(error)),
+        };
         let mut wants_ahead = false;
         for (done, &(seq, tokens)) in batch.iter().enumerate() {
             match self.ensure_one(&mut slots, seq, tokens) {
@@ -485,7 +496,7 @@ impl Inner {
     fn truncate(&self, seq: Seq, tokens: u32, after: Fence) -> Result<()> {
         world::check_world()?;
         self.check_fence(after)?;
-        let mut slots = locked(&self.slots);
+        let mut slots = self.slots.lock()?;
         let at = slots.find(seq)?;
         let slot = &mut slots.all[at];
         if tokens > slot.tokens {
@@ -495,13 +506,15 @@ impl Inner {
             return Err(KvError::Unsupported("a state cannot be taken back").into());
         }
         (slot.tokens, slot.after, slot.excess) = (tokens, slot.after.max(after), true);
+        drop(slots);
+        keeper::poke(self.pool.id());
         Ok(())
     }
 
     fn free(&self, seqs: &[Seq], after: Fence) -> Result<()> {
         world::check_world()?;
         self.check_fence(after)?;
-        let mut slots = locked(&self.slots);
+        let mut slots = self.slots.lock()?;
         let mut found = Vec::with_capacity(seqs.len());
         for &seq in seqs {
             found.push(slots.find(seq)?);
@@ -529,7 +542,7 @@ impl Inner {
 
     fn view(&self, seq: Seq, group: u32) -> Result<SeqView> {
         world::check_world()?;
-        let slots = locked(&self.slots);
+        let slots = self.slots.lock()?;
         let base = slots.all[slots.find(seq)?].region.base();
         let &(first, count) = self.groups.get(group as usize).ok_or(super::NO_GROUP)?;
         let geometry = &self.config.groups[group as usize];

@@ -2,20 +2,30 @@
 //!
 //! Owns the copies that were taken from the cache and are not all queued, because a call failed.
 //! Promises that both ends stay held until a fence behind every copy that was queued, on whatever
-//! stream, has passed; and that none is lost. Cost: a copy a block where a block's layers lie
-//! together, else one a layer.
+//! stream, has passed; that none is lost; and that one which a failed call queued on another stream
+//! is made before the next call's, so that it overwrites nothing later. Cost: a copy a
+//! block where a block's layers lie together, else one a layer.
 
 use super::{Inner, KvMemory, NO_GROUP, Result, locked};
-use crate::kv::{Copies, CopyJob, Fence};
-use crate::pool::world;
+use crate::error::Status;
+use crate::kv::{Copies, CopyJob, Fence, NO_FENCE};
+use crate::pool::events::Event;
+use crate::pool::{Pool, world};
 
 /// Copies that a failed call left.
 #[derive(Debug, Default)]
 pub(super) struct Unfinished {
     batch: Option<Copies>,
     jobs: Vec<CopyJob>,
-    /// Streams on which some of them were queued.
-    streams: Vec<u64>,
+    /// Streams on which some of them were queued, each with an event behind these once one could
+    /// be recorded: the stream may be destroyed meanwhile.
+    earlier: Vec<Earlier>,
+}
+
+#[derive(Debug)]
+struct Earlier {
+    stream: u64,
+    event: Option<Event>,
 }
 
 impl KvMemory {
@@ -27,6 +37,7 @@ impl KvMemory {
     /// # Errors
     /// A driver call's failure, or a stream that captures a graph. The copies are not lost: the
     /// next call queues all of them, and until then the work that needs them must not be queued.
+    /// On another stream that call's copies wait, on the device, for the failed one's.
     pub fn run_copies(&self, stream: u64) -> Result<(usize, Option<Fence>)> {
         self.0.run_copies(stream)
     }
@@ -40,25 +51,48 @@ impl Inner {
         loop {
             if left.batch.is_none() {
                 left.jobs.clear();
-                left.streams.clear();
                 left.batch = self.cache.take_copies(&mut left.jobs);
             }
             if left.batch.is_none() {
                 return Ok((count, last));
             }
             self.pool.outside_capture(stream)?;
-            if !left.streams.contains(&stream) {
-                left.streams.push(stream);
-            }
-            for job in &left.jobs {
-                self.queue(*job, stream)?;
-            }
-            // What an earlier call queued elsewhere reads and writes the same blocks.
-            let fence = locked(&self.fences).behind(&self.pool, &left.streams)?;
+            left.follow(&self.pool, stream)?;
+            let queued = self.queue_all(&left.jobs, stream);
+            let fence = match queued {
+                // The stream waits for what earlier calls queued elsewhere.
+                Ok(fence) => fence,
+                Err(error) => {
+                    left.remember(&self.pool, stream);
+                    return Err(error);
+                }
+            };
+            left.earlier.clear();
             if let Some(batch) = left.batch.take() {
                 self.cache.copied(batch, fence)?;
             }
             (count, last) = (count + left.jobs.len(), Some(fence));
+        }
+    }
+
+    fn queue_all(&self, jobs: &[CopyJob], stream: u64) -> Result<Fence> {
+        jobs.iter().try_for_each(|&job| self.queue(job, stream))?;
+        self.fence_behind(&[stream])
+    }
+
+    /// Waits for copies of failed calls, which are nobody's any more.
+    pub(super) fn end_copies(&self) {
+        let mut left = locked(&self.copies);
+        for earlier in &mut left.earlier {
+            if let Err(error) = earlier.wait(&self.pool) {
+                tracing::warn!(%error, "copies of a KV cache's blocks were not waited for");
+            }
+        }
+        left.earlier.clear();
+        if let Some(batch) = left.batch.take()
+            && let Err(error) = self.cache.copied(batch, NO_FENCE)
+        {
+            tracing::warn!(%error, "copies of a KV cache's blocks are still held");
         }
     }
 
@@ -71,5 +105,56 @@ impl Inner {
             self.pool.copy(at(job.to), at(job.from), bytes as usize, stream)?;
         }
         Ok(())
+    }
+}
+
+impl Unfinished {
+    /// Has a stream wait for copies that earlier calls queued on others.
+    fn follow(&mut self, pool: &Pool, stream: u64) -> Result<()> {
+        for earlier in self.earlier.iter_mut().filter(|earlier| earlier.stream != stream) {
+            earlier.mark(pool)?;
+            match &earlier.event {
+                Some(event) => event.holds_back(stream)?,
+                // The stream was destroyed before an event could be recorded.
+                None => pool.device_synchronize()?,
+            }
+        }
+        Ok(())
+    }
+
+    /// A call that failed may have queued copies on a stream.
+    fn remember(&mut self, pool: &Pool, stream: u64) {
+        self.earlier.retain(|earlier| earlier.stream != stream);
+        let mut earlier = Earlier { stream, event: None };
+        if let Err(error) = earlier.mark(pool) {
+            tracing::debug!(%error, "copies have no event yet");
+        }
+        self.earlier.push(earlier);
+    }
+}
+
+impl Earlier {
+    /// Records an event behind the copies, unless there is one or the stream is gone.
+    fn mark(&mut self, pool: &Pool) -> Result<()> {
+        if self.event.is_some() {
+            return Ok(());
+        }
+        match pool.event(self.stream) {
+            Ok(event) => self.event = Some(event),
+            Err(error) if error.status() == Status::InvalidStream => {}
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
+    }
+
+    fn wait(&mut self, pool: &Pool) -> Result<()> {
+        let marked = self.mark(pool);
+        match &self.event {
+            Some(event) if event.wait().is_ok() => Ok(()),
+            _ if marked.is_err() || self.event.is_some() => {
+                Ok(pool.stream_synchronize(self.stream)?)
+            }
+            _ => Ok(pool.device_synchronize()?),
+        }
     }
 }

@@ -87,6 +87,11 @@ impl Fences {
         (self.passed, Ok(()))
     }
 
+    /// The highest number that was given out.
+    pub(super) fn last(&self) -> Fence {
+        self.last
+    }
+
     /// Whether a number has passed, as of the last look.
     pub(super) fn has_passed(&self, fence: Fence) -> bool {
         fence == NO_FENCE || fence <= self.passed

@@ -44,11 +44,16 @@ pub fn get(number: u64) -> Result<Arc<KvMemory>> {
     memories()?.live.get(&number).cloned().ok_or_else(|| unknown(number))
 }
 
-/// Lets a memory go; it ends with the answer, or with the last call that uses it.
+/// Lets a memory go; it ends with the answer, or with the last call that uses it. Also after the
+/// library's end.
 ///
 /// # Errors
-/// As [`get`].
+/// [`Status::InvalidArgument`] when there is none; [`Status::Forked`].
 pub fn take(number: u64) -> Result<Arc<KvMemory>> {
-    let gone = memories()?.live.remove(&number);
+    world::check_world().or_else(|error| match error.status() {
+        Status::ShutDown => Ok(()),
+        _ => Err(error),
+    })?;
+    let gone = LIVE.lock().unwrap_or_else(PoisonError::into_inner).live.remove(&number);
     gone.ok_or_else(|| unknown(number))
 }

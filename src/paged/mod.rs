@@ -18,7 +18,8 @@
 //!
 //! All calls may come from any thread. Locks, outermost first: one of a memory's own, the cache's,
 //! the pool's. The pool's callbacks run under a memory's own lock where a call of its own maps or
-//! unmaps: they must not call that memory. Cost: calls of the cache itself cost what they cost
+//! unmaps: calls of that memory that need the lock are refused there
+//! ([`MemoryError::Again`]). Cost: calls of the cache itself cost what they cost
 //! there; growing and shrinking costs the driver's calls.
 //!
 //! ```
@@ -72,6 +73,7 @@ mod copies;
 mod error;
 mod fences;
 pub mod handles;
+mod lock;
 mod places;
 mod staging;
 pub mod tables;
@@ -88,6 +90,7 @@ use crate::pool::{Pool, world};
 use backing::Backing;
 use copies::Unfinished;
 use fences::Fences;
+use lock::Turns;
 use places::Place;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -125,8 +128,8 @@ pub struct View {
 pub struct Backed {
     /// Blocks that may be given out.
     pub open: u32,
-    /// Blocks that have memory: more than `open` while a group drains, or while pages could not be
-    /// given back.
+    /// Blocks that have memory: more than `open` while a group drains. Pages that could not be
+    /// given back are in `bytes` alone.
     pub backed: u32,
     /// Bytes of its pages.
     pub bytes: u64,
@@ -143,10 +146,10 @@ struct Inner {
     pool: Pool,
     cache: Arc<KvCache>,
     /// Before the region: copies into and out of it are awaited first.
-    tables: Mutex<Tables>,
+    tables: Turns<Tables>,
     region: Region,
     places: Vec<Place>,
-    backing: Mutex<Vec<Backing>>,
+    backing: Turns<Vec<Backing>>,
     fences: Mutex<Fences>,
     copies: Mutex<Unfinished>,
     /// What has been passed on to the cache.
@@ -193,8 +196,8 @@ impl KvMemory {
         let passed = cache.begin_memory(initial)?;
         // From here on its drop ends the memory.
         let inner = Inner {
-            tables: Mutex::new(Tables::default()),
-            backing: Mutex::new(vec![Backing::default(); groups.len()]),
+            tables: Turns::default(),
+            backing: Turns::new(vec![Backing::default(); groups.len()]),
             fences: Mutex::new(Fences::above(passed)),
             copies: Mutex::default(),
             passed: SpinLock::new(passed),
@@ -229,13 +232,15 @@ impl KvMemory {
     /// graph are refused.
     pub fn fence(&self, streams: &[u64]) -> Result<Fence> {
         world::check_world()?;
-        locked(&self.0.fences).behind(&self.0.pool, streams)
+        self.0.fence_behind(streams)
     }
 
     /// A fence that passes when the caller's counter is at `value` or above ([`KvMemory::reach`]).
     pub fn fence_at(&self, value: u64) -> Result<Fence> {
         world::check_world()?;
-        Ok(locked(&self.0.fences).at_counter(value))
+        let fence = locked(&self.0.fences).at_counter(value);
+        self.0.cache.fence_made(fence);
+        Ok(fence)
     }
 
     /// The caller's counter is at `value`: the work that it stands for has ended.
@@ -246,7 +251,9 @@ impl KvMemory {
     }
 
     /// Looks which fences have passed, tells the cache, and goes on with what waits for that:
-    /// groups that shrink. Answers the highest fence that has passed. Never waits.
+    /// groups that shrink. Answers the highest fence that has passed. Waits neither for the device
+    /// nor for a call that grows or shrinks a group meanwhile: what is to be given back then, the
+    /// next poll gives back.
     ///
     /// # Errors
     /// A driver call's failure; what was done before it stands, and the next call goes on.
@@ -256,6 +263,12 @@ impl KvMemory {
 }
 
 impl Inner {
+    fn fence_behind(&self, streams: &[u64]) -> Result<Fence> {
+        let fence = locked(&self.fences).behind(&self.pool, streams)?;
+        self.cache.fence_made(fence);
+        Ok(fence)
+    }
+
     fn poll(&self) -> Result<Fence> {
         world::check_world()?;
         let asked = self.pass();
@@ -273,7 +286,7 @@ impl Inner {
         let mut passed = self.passed.lock();
         if fence > *passed {
             *passed = fence;
-            self.cache.pass(fence);
+            self.cache.pass_behind(fence);
         }
         asked.map(|()| fence)
     }
@@ -309,6 +322,13 @@ const PATIENCE: u32 = 20_000;
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        // In a forked child others' threads may have held the locks.
+        if world::check_world().is_err_and(|error| error.status() == Status::Forked) {
+            return;
+        }
+        self.end_copies();
+        // No work is left, as the caller knows: whatever waited for a fence waits no more.
+        self.cache.pass_behind(locked(&self.fences).last());
         self.cache.end_memory();
     }
 }

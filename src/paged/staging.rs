@@ -16,8 +16,8 @@ use crate::pool::{Pool, devices};
 #[derive(Debug)]
 enum State {
     Free,
-    /// In flight until the event has passed.
-    Behind(Event),
+    /// In flight on this stream until the event has passed.
+    Behind(Event, u64),
     /// In flight on this stream, with no event yet.
     Unmarked(u64),
 }
@@ -34,6 +34,8 @@ pub(super) struct Ring {
     /// Where the buffers come from: the device's pool where the CPU may touch its memory, else the
     /// pool of pinned memory.
     source: Pool,
+    /// Whose device makes the copies.
+    pool: Pool,
     buffers: Vec<Buffer>,
     bytes: usize,
     most: usize,
@@ -51,7 +53,8 @@ impl Ring {
         let own = pool.driver()?.device().host_accessible;
         let number = if own { pool.id() } else { devices::host_pool()? };
         let source = Pool::from_number(number)?;
-        Ok(Ring { source, buffers: Vec::new(), bytes, most, at: 0 })
+        let pool = Pool::from_number(pool.id())?;
+        Ok(Ring { source, pool, buffers: Vec::new(), bytes, most, at: 0 })
     }
 
     /// Bytes of a buffer.
@@ -121,9 +124,23 @@ impl Buffer {
     /// Records an event behind the copies that have none.
     fn mark(&mut self, pool: &Pool) -> std::result::Result<(), Error> {
         if let State::Unmarked(stream) = self.state {
-            self.state = State::Behind(pool.event(stream)?);
+            self.state = State::Behind(pool.event(stream)?, stream);
         }
         Ok(())
+    }
+
+    /// Waits until nothing reads the buffer, by whatever can be waited for.
+    fn end(&mut self, pool: &Pool) -> std::result::Result<(), Error> {
+        if let Err(error) = self.mark(pool) {
+            tracing::debug!(%error, "the stream is waited for instead of an event");
+        }
+        let stream = match &self.state {
+            State::Free => return Ok(()),
+            State::Behind(event, _) if event.wait().is_ok() => return Ok(()),
+            State::Behind(_, stream) | State::Unmarked(stream) => *stream,
+        };
+        // A stream that was destroyed meanwhile is no stream any more; its work may still run.
+        pool.stream_synchronize(stream).or_else(|_| pool.device_synchronize())
     }
 
     /// Whether nothing reads the buffer now.
@@ -134,8 +151,8 @@ impl Buffer {
         }
         match &self.state {
             State::Free => {}
-            State::Behind(event) if event.passed()? => self.state = State::Free,
-            State::Behind(_) | State::Unmarked(_) => return Ok(false),
+            State::Behind(event, _) if event.passed()? => self.state = State::Free,
+            State::Behind(..) | State::Unmarked(_) => return Ok(false),
         }
         Ok(true)
     }
@@ -143,14 +160,9 @@ impl Buffer {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        for buffer in self.buffers.drain(..) {
-            let waited = match &buffer.state {
-                State::Free => Ok(()),
-                State::Behind(event) => event.wait(),
-                // Its free waits for all work where the memory is the device's pool's.
-                State::Unmarked(_) => Ok(()),
-            };
-            let freed = waited.and_then(|()| self.source.dealloc(buffer.address, SYNC_STREAM));
+        for mut buffer in self.buffers.drain(..) {
+            let ended = buffer.end(&self.pool);
+            let freed = ended.and_then(|()| self.source.dealloc(buffer.address, SYNC_STREAM));
             if let Err(error) = freed {
                 tracing::warn!(%error, "a staging buffer was not given back");
             }

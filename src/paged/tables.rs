@@ -9,7 +9,7 @@
 //! entries, where stretches less than 4 KiB apart are one.
 
 use super::staging::Ring;
-use super::{Inner, KvMemory, MemoryError, NO_GROUP, Result, locked};
+use super::{Inner, KvMemory, MemoryError, NO_GROUP, Result};
 use crate::kv::{KvCache, KvError, Seq};
 use crate::pool::{Pool, world};
 use std::collections::HashMap;
@@ -18,7 +18,8 @@ use std::collections::HashMap;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Table {
     /// The group whose blocks it holds. A group has one table at a time, since a change is told
-    /// once.
+    /// once: while it is bound nobody else asks for rows of the group by deltas
+    /// ([`KvCache::row`], [`KvCache::rows`]); the table would lack what was told there.
     pub group: u32,
     /// The array's address, a multiple of 4; it stays the caller's and must outlive the binding.
     pub address: usize,
@@ -84,7 +85,7 @@ impl KvMemory {
     /// multiple of 4.
     pub fn bind_table(&self, table: Table) -> Result<()> {
         world::check_world()?;
-        let mut tables = locked(&self.0.tables);
+        let mut tables = self.0.tables.lock()?;
         if self.0.places.get(table.group as usize).is_none() {
             return Err(NO_GROUP);
         }
@@ -98,7 +99,7 @@ impl KvMemory {
     /// Unbinds a group's table; waits for copies in flight.
     pub fn unbind_table(&self, group: u32) -> Result<()> {
         world::check_world()?;
-        let bound = locked(&self.0.tables).0.remove(&group);
+        let bound = self.0.tables.lock()?.0.remove(&group);
         bound.map(drop).ok_or(NO_TABLE)
     }
 
@@ -111,7 +112,7 @@ impl KvMemory {
     /// captures a graph. No change is lost, but part of it may have been sent.
     pub fn sync_table(&self, group: u32, seqs: &[Seq], stream: u64) -> Result<Synced> {
         world::check_world()?;
-        let mut tables = locked(&self.0.tables);
+        let mut tables = self.0.tables.lock()?;
         let bound = tables.0.get_mut(&group).ok_or(NO_TABLE)?;
         bound.follow(&self.0.cache, seqs)?;
         bound.send(&self.0, stream)
@@ -120,7 +121,7 @@ impl KvMemory {
     /// A table's staging buffers.
     pub fn staging(&self, group: u32) -> Result<Staging> {
         world::check_world()?;
-        let tables = locked(&self.0.tables);
+        let tables = self.0.tables.lock()?;
         let (buffers, in_flight) = tables.0.get(&group).ok_or(NO_TABLE)?.ring.counts();
         Ok(Staging { buffers, in_flight })
     }
@@ -146,14 +147,17 @@ impl Bound {
             0 => (3 * (entries * 4).div_ceil(bytes)).max(4),
             most => most,
         };
+        let mut owners = Vec::new();
+        owners.try_reserve_exact(table.rows as usize).map_err(|_| KvError::NoMemory)?;
         let mut array = Vec::new();
         array.try_reserve_exact(entries).map_err(|_| KvError::NoMemory)?;
         array.resize(entries, 0);
+        owners.resize(table.rows as usize, None);
         Ok(Bound {
             table,
             entries: array,
             unsent: vec![(0, entries)],
-            owners: vec![None; table.rows as usize],
+            owners,
             rows: HashMap::new(),
             filled: 0,
             ring: Ring::new(pool, bytes, most)?,

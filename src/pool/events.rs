@@ -58,7 +58,30 @@ impl Pool {
     }
 }
 
+impl Pool {
+    /// Waits for all work queued on a stream.
+    pub fn stream_synchronize(&self, stream: u64) -> Result<()> {
+        let stream = StreamHandle(if stream == 1 { 0 } else { stream });
+        self.driver()?.stream_synchronize(stream).map_err(driver_error)
+    }
+
+    /// Waits for all work queued on the device, that of destroyed streams included.
+    ///
+    /// # Errors
+    /// [`Status::Unsupported`] where the driver cannot; a driver call's failure.
+    pub fn device_synchronize(&self) -> Result<()> {
+        self.driver()?.synchronize().map_err(driver_error)
+    }
+}
+
 impl Event {
+    /// Makes later work of `stream` wait, on the device, for the work before it.
+    pub fn holds_back(&self, stream: u64) -> Result<()> {
+        check_world()?;
+        let stream = StreamHandle(if stream == 1 { 0 } else { stream });
+        self.driver.stream_wait(stream, self.handle).map_err(driver_error)
+    }
+
     /// Whether all work before it is done. Never waits.
     pub fn passed(&self) -> Result<bool> {
         check_world()?;

@@ -91,7 +91,8 @@ impl Region {
     ///
     /// # Errors
     /// [`Status::OutOfMemory`] below the pool's limit, with its report; a driver call's failure;
-    /// [`Status::InvalidArgument`] for a row that is not the region's or holds pages.
+    /// [`Status::InvalidArgument`] for a row that is not the region's or holds pages;
+    /// [`Status::Busy`] where pages are in the way that the driver refuses to unmap.
     pub fn map(&self, rows: &[Row]) -> Result<()> {
         if rows.iter().all(|row| row.len == 0) {
             return Ok(());
@@ -118,7 +119,8 @@ impl Region {
         let pages: usize = rows.iter().map(|row| row.len as usize).sum();
         self.with_core(|core| {
             core.check_rows(self.id, rows)?;
-            let held = (core.vmem.pages() + pages) as u64 * self.granule as u64;
+            let new = pages.saturating_sub(core.vmem.stock());
+            let held = (core.vmem.pages() + new) as u64 * self.granule as u64;
             if core.settings.soft_limit.is_some_and(|soft| held > soft) {
                 return Ok(false);
             }
@@ -170,10 +172,15 @@ impl Drop for Region {
             return;
         }
         let given_up = self.with_core(|core| {
-            if core.lanes.open_captures() == 0 {
-                core.vmem.give_up_region(self.id);
-            } else {
-                core.vmem.leave_region(self.id);
+            let when_idle =
+                core.settings.moves != Move::Always && core.driver.0.device().context_events;
+            match core.may_unmap() {
+                Ok(()) => core.vmem.give_up_region(self.id, when_idle),
+                Err(_) => {
+                    // Nobody is there to be told when the pages go.
+                    tell_unmapped(core.id, self.base, self.bytes);
+                    core.vmem.leave_region(self.id, when_idle);
+                }
             }
             keeper::poke(core.id);
         });
@@ -195,7 +202,16 @@ impl Core {
         if !free(self) && self.vmem.troubled() {
             self.recover();
         }
-        if free(self) { Ok(()) } else { Err(wrong_row()) }
+        if free(self) {
+            return Ok(());
+        }
+        if rows.iter().all(|&row| self.vmem.holds_stranded_only(id, row)) {
+            return Err(Error::new(
+                Status::Busy,
+                "pages that could not be unmapped are in the way, and still cannot be",
+            ));
+        }
+        Err(wrong_row())
     }
 
     fn map_rows(

@@ -7,7 +7,7 @@
 //! [`Vmem::recover`]. Must not know what a region is for. Cost: the driver's calls.
 
 use super::Vmem;
-use crate::driver::{Call, Code, DriverError, DriverResult, PageHandle};
+use crate::driver::{Call, Code, DriverError, DriverResult, PageHandle, Scope};
 
 /// A region's number; no other region of the pool ever has it.
 pub type RegionId = u32;
@@ -30,6 +30,8 @@ pub(super) struct Region {
     stranded: Vec<u32>,
     /// Its owner is gone: it is to be unmapped and given back.
     given_up: bool,
+    /// Whether it may be unmapped only while the device does not work.
+    when_idle: bool,
 }
 
 impl Region {
@@ -59,12 +61,16 @@ impl Vmem {
     /// Reserves a region of `bytes`, a multiple of the granule. Answers its number and base.
     pub fn add_region(&mut self, bytes: usize) -> DriverResult<(RegionId, usize)> {
         let granules = bytes / self.granule;
+        let mut pages = Vec::new();
+        let no_memory = DriverError { call: Call::Reserve, code: Code::OutOfMemory };
+        pages.try_reserve_exact(granules).map_err(|_| no_memory)?;
+        pages.resize(granules, None);
         let base = self.driver.reserve(granules * self.granule)?;
         self.calls.reserves += 1;
         let id = self.next_region;
         self.next_region += 1;
-        let pages = vec![None; granules];
-        self.regions.insert(id, Region { base, pages, stranded: Vec::new(), given_up: false });
+        let (stranded, given_up, when_idle) = (Vec::new(), false, false);
+        self.regions.insert(id, Region { base, pages, stranded, given_up, when_idle });
         Ok((id, base))
     }
 
@@ -72,6 +78,13 @@ impl Vmem {
     pub fn is_unbacked(&self, id: RegionId, row: Row) -> bool {
         let Some(region) = self.regions.get(&id) else { return false };
         region.pages[row.first as usize..][..row.len as usize].iter().all(Option::is_none)
+    }
+
+    /// Whether all pages that a row's granules hold are stranded.
+    pub fn holds_stranded_only(&self, id: RegionId, row: Row) -> bool {
+        let Some(region) = self.regions.get(&id) else { return false };
+        let mut granules = row.first..row.first + row.len;
+        granules.all(|g| region.pages[g as usize].is_none() || region.is_stranded(g))
     }
 
     /// Maps pages of the stock, which holds enough, at unbacked granules and opens them. All or
@@ -151,18 +164,18 @@ impl Vmem {
     }
 
     /// As [`Vmem::close_region`] for an owner that will not come again: what fails is retried by
-    /// [`Vmem::recover`].
-    pub fn give_up_region(&mut self, id: RegionId) {
+    /// [`Vmem::recover`], `when_idle`: only while the device does not work.
+    pub fn give_up_region(&mut self, id: RegionId, when_idle: bool) {
         if let Err(error) = self.close_region(id) {
             tracing::warn!(%error, id, "a region was not given back; retried later");
-            self.leave_region(id);
+            self.leave_region(id, when_idle);
         }
     }
 
     /// As [`Vmem::give_up_region`] where nothing may be unmapped now.
-    pub fn leave_region(&mut self, id: RegionId) {
+    pub fn leave_region(&mut self, id: RegionId, when_idle: bool) {
         if let Some(region) = self.regions.get_mut(&id) {
-            region.given_up = true;
+            (region.given_up, region.when_idle) = (true, when_idle);
             let rows = region.rows(|g| !region.is_stranded(g));
             for row in rows {
                 region.stranded.extend(row.first..row.first + row.len);
@@ -209,6 +222,9 @@ impl Vmem {
         for id in ids {
             let region = &self.regions[&id];
             if region.given_up {
+                if region.when_idle && !self.device_idle() {
+                    continue;
+                }
                 if self.close_region(id).is_err() {
                     return;
                 }
@@ -220,6 +236,17 @@ impl Vmem {
                 }
             }
         }
+    }
+
+    /// Whether the device does nothing now, as far as it can be asked.
+    fn device_idle(&self) -> bool {
+        let Ok(event) = self.driver.event_create() else { return false };
+        let recorded = self.driver.event_record(event, Scope::Context);
+        let idle = recorded.and_then(|()| self.driver.event_query(event)).unwrap_or(false);
+        if let Err(error) = self.driver.event_destroy(event) {
+            tracing::debug!(%error, "an event was not destroyed");
+        }
+        idle
     }
 
     /// Gives all regions back, for the pool's end.

@@ -188,9 +188,41 @@ static void bad_input(void) {
   CHECK_OK(forebay_pool_destroy(pool));
 }
 
+/* A refused call has changed nothing, and what is not the caller's to say is refused. */
+static void refused(void) {
+  forebay_pool_t pool = new_pool(MIB(64));
+  forebay_kv_t kv = make(30);
+  forebay_kv_memory_t memory = behind(kv, pool, 10);
+  forebay_kv_backed now;
+  now.struct_size = 1;
+  CHECK_STATUS(forebay_kv_memory_resize(memory, 0, 20, &now), FOREBAY_ERROR_INVALID_ARGUMENT);
+  CHECK(backed(memory).open == 10);
+  CHECK_STATUS(forebay_kv_pass(kv, 1), FOREBAY_ERROR_UNSUPPORTED);
+  forebay_kv_seq seq = sequence(kv, 20);
+  CHECK_STATUS(forebay_kv_free(kv, &seq, 1, 7), FOREBAY_ERROR_INVALID_ARGUMENT);
+  CHECK_OK(forebay_kv_free(kv, &seq, 1, 0));
+  CHECK_OK(forebay_kv_memory_destroy(memory));
+  CHECK_OK(forebay_kv_pass(kv, 1));
+  CHECK_OK(forebay_kv_destroy(kv, NULL));
+  CHECK_OK(forebay_pool_destroy(pool));
+}
+
+/* What is left when the library ends can still be let go. */
+static void let_go_after_the_end(void) {
+  forebay_pool_t pool = new_pool(MIB(64));
+  forebay_kv_t kv = make(30);
+  forebay_kv_memory_t memory = behind(kv, pool, 10);
+  CHECK_OK(forebay_shutdown());
+  CHECK_STATUS(forebay_kv_destroy(kv, NULL), FOREBAY_ERROR_BUSY);
+  CHECK_OK(forebay_kv_memory_destroy(memory));
+  CHECK_OK(forebay_kv_destroy(kv, NULL));
+}
+
 int main(void) {
   grown_and_shrunk();
   copies_and_tables();
   bad_input();
+  refused();
+  let_go_after_the_end();
   return shown("memory behind a KV cache through C");
 }

@@ -7,6 +7,8 @@ mod bad_input;
 mod contiguous;
 #[path = "common/device.rs"]
 mod device;
+#[path = "paged/ends.rs"]
+mod ends;
 #[path = "paged/faults.rs"]
 mod faults;
 #[path = "paged/grow.rs"]

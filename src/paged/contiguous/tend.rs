@@ -1,7 +1,8 @@
 //! What happens to contiguous sequences' memory between calls: by the keeper, or by a poll.
 //!
 //! Promises that memory is given back only behind fences that have passed, and that pages ahead of
-//! need are mapped at nobody's cost. Never waits.
+//! need are mapped only where the pool has room. Waits for no other call: what one holds is looked
+//! at again later.
 
 use super::super::error::Result;
 use super::super::locked;
@@ -27,7 +28,7 @@ impl Inner {
     /// What waited for fences that have passed: ended sequences' ranges are free, and pages behind
     /// no token go.
     fn give_back(&self) -> Result<()> {
-        let mut slots = locked(&self.slots);
+        let Some(mut slots) = self.slots.try_lock() else { return Ok(()) };
         let fences = locked(&self.fences);
         let mut result = Ok(());
         for at in 0..slots.all.len() {
@@ -58,7 +59,7 @@ impl Inner {
         let mut at = 0;
         loop {
             // The lock is let go between sequences: `ensure` is what counts.
-            let mut slots = locked(&self.slots);
+            let Some(mut slots) = self.slots.try_lock() else { return Ok(()) };
             let Some(slot) = slots.all.get_mut(at) else { return Ok(()) };
             at += 1;
             if slot.state != State::Open || slot.tokens == 0 {
@@ -75,7 +76,7 @@ impl Inner {
 
     /// Whether something waits for a fence or for the driver.
     fn is_waiting(&self) -> bool {
-        let slots = locked(&self.slots);
+        let Some(slots) = self.slots.try_lock() else { return true };
         let waits = |slot: &Slot| slot.state == State::Leaving || slot.excess;
         slots.all.iter().any(waits) || slots.kept() > self.config.keep_pages
     }
