@@ -950,7 +950,7 @@ typedef struct forebay_kv_stats {
 typedef struct forebay_kv_counts {
   /**
    * Blocks that there are, the null block included: those below a group's end where memory
- * behind the cache has fewer than were configured, and none that drain above it.
+   * behind the cache has fewer than were configured, and none that drain above it.
    */
   uint32_t total;
   /**
