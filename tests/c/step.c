@@ -141,7 +141,8 @@ static void several_plans(forebay_pool_t pool, forebay_plan_t plan) {
   CHECK_OK(forebay_binding_create(pool, &options, &binding));
   CHECK_OK(forebay_binding_add(binding, 1, plan));
   CHECK_OK(forebay_binding_learn(binding, 2));
-  CHECK(stats_of(binding).plans == 2);
+  /* A shape that is still to be learnt has no plan. */
+  CHECK(stats_of(binding).plans == 1);
   forebay_stream_t stream = NULL;
   forebay_step_t step = NULL;
   CHECK_STATUS(forebay_plan_step(binding, 3, &stream, 1, &step), FOREBAY_ERROR_NOT_FOUND);
