@@ -377,7 +377,8 @@ fn contiguous_sequences() {
             ahead_tokens: 12,
             keep_pages: 2,
         };
-        stage.contiguous = ContiguousKv::new(&stage.pool, config).ok();
+        let made = ContiguousKv::new(&stage.pool, config);
+        stage.contiguous = Some(made.expect("nothing fails yet"));
     };
     let kinds = [Call::Reserve, Call::Create, Call::Map, Call::SetAccess, Call::Unmap];
     sweep(Order::BlockOuter, prepare, contiguous, &kinds);
