@@ -19,7 +19,7 @@ use forebay::abi::info::{
 };
 use forebay::abi::pools::{
     forebay_pool_create, forebay_pool_default, forebay_pool_destroy, forebay_pool_options_init,
-    forebay_pool_set_limits, forebay_pool_trim, forebay_set_on_unmap, forebay_set_oom_callback,
+    forebay_pool_trim, forebay_set_on_unmap, forebay_set_oom_callback,
 };
 use forebay::abi::streams::{
     forebay_capture_begin, forebay_capture_end, forebay_capture_release, forebay_pin,
@@ -203,42 +203,6 @@ fn null_where_it_is_allowed() {
         assert_eq!(forebay_set_oom_callback(ground.handle, None, null_mut()), Status::Ok);
     }
     ground.end();
-}
-
-#[test]
-fn a_pool_used_after_its_end() {
-    let (driver, pool) = common::small_pool(64 * MIB);
-    let live = pool.alloc(4096, 0).expect("fits") as *mut c_void;
-    let handle = pool.into_handle() as PoolT;
-    assert_eq!(forebay_pool_destroy(handle), Status::Ok, "with a live block: reported, freed");
-    assert!(driver.inner().census().is_clean());
-    let mut ptr = out();
-    let mut stats = Stats { struct_size: size_of::<Stats>(), ..Stats::default() };
-    // SAFETY: locals receive the results; stale handles and addresses must be refused.
-    let answers = unsafe {
-        [
-            forebay_alloc(handle, &raw mut ptr, 4096, null_mut()),
-            forebay_alloc(handle, &raw mut ptr, 4 * MIB, null_mut()),
-            forebay_dealloc(handle, live, null_mut()),
-            forebay_pool_stats(handle, &raw mut stats),
-            forebay_pool_trim(handle, 0, null_mut()),
-            forebay_pool_set_limits(handle, 1 << 25, 0),
-            forebay_set_oom_callback(handle, None, null_mut()),
-            forebay_record_use(handle, live, null_mut()),
-            forebay_stream_synchronize(handle, null_mut()),
-            forebay_pool_destroy(handle),
-        ]
-    };
-    for (i, status) in answers.into_iter().enumerate() {
-        assert_eq!(status, Status::InvalidPool, "call {i}: {}", last_error());
-    }
-    assert!(last_error().contains("destroyed"), "{}", last_error());
-    assert!(ptr.is_null());
-    // SAFETY: a stale address must be refused.
-    refused(unsafe { forebay_free(live) }, Status::StalePointer, "destroyed");
-    refused(forebay_pin(live), Status::StalePointer, "destroyed");
-    assert!(!forebay_owns(live));
-    assert!(driver.inner().census().is_clean());
 }
 
 #[test]

@@ -1,9 +1,11 @@
 //! Bad input to the default pool and to pools made from options: in a process of its own, since
 //! these follow the environment.
 
+use super::common::{self, MIB};
 use super::{last_error, out, refused};
 use forebay::abi::alloc::{
-    forebay_free, forebay_free_async, forebay_malloc, forebay_malloc_async, forebay_mem_info,
+    forebay_alloc, forebay_dealloc, forebay_free, forebay_free_async, forebay_malloc,
+    forebay_malloc_async, forebay_mem_info, forebay_owns,
 };
 use forebay::abi::host::{
     forebay_buffers_acquire, forebay_buffers_create, forebay_buffers_destroy,
@@ -12,9 +14,12 @@ use forebay::abi::host::{
 use forebay::abi::info::{Stats, forebay_pool_stats};
 use forebay::abi::pools::{
     PoolOptions, forebay_pool_create, forebay_pool_default, forebay_pool_destroy,
-    forebay_pool_options_init, forebay_shutdown,
+    forebay_pool_options_init, forebay_pool_set_limits, forebay_pool_trim,
+    forebay_set_oom_callback, forebay_shutdown,
 };
-use forebay::abi::streams::forebay_capture_begin;
+use forebay::abi::streams::{
+    forebay_capture_begin, forebay_pin, forebay_record_use, forebay_stream_synchronize,
+};
 use forebay::abi::{PoolT, StreamT};
 use forebay::error::Status;
 use std::ffi::c_void;
@@ -61,6 +66,11 @@ fn no_backend() {
 }
 
 #[test]
+fn a_pool_used_after_its_end() {
+    child("ended-pool", &HOST);
+}
+
+#[test]
 fn after_shutdown() {
     child("shutdown", &HOST);
 }
@@ -74,6 +84,7 @@ fn child_process() {
         "options" => options(),
         "buffers" => buffers(),
         "no-backend" => without_backend(),
+        "ended-pool" => ended_pool(),
         "shutdown" => shutdown(),
         other => panic!("no scenario {other}"),
     }
@@ -231,4 +242,40 @@ fn shutdown() {
         let status = forebay_pool_create(&raw mut pool, std::ptr::null());
         refused(status, Status::ShutDown, "shutdown");
     }
+}
+
+/// Stale addresses are looked at here, so no other test's pool may get that range meanwhile.
+fn ended_pool() {
+    let (driver, pool) = common::small_pool(64 * MIB);
+    let live = pool.alloc(4096, 0).expect("fits") as *mut c_void;
+    let handle = pool.into_handle() as PoolT;
+    assert_eq!(forebay_pool_destroy(handle), Status::Ok, "with a live block: reported, freed");
+    assert!(driver.inner().census().is_clean());
+    let mut ptr = out();
+    let mut stats = Stats { struct_size: size_of::<Stats>(), ..Stats::default() };
+    // SAFETY: locals receive the results; stale handles and addresses must be refused.
+    let answers = unsafe {
+        [
+            forebay_alloc(handle, &raw mut ptr, 4096, null_mut()),
+            forebay_alloc(handle, &raw mut ptr, 4 * MIB, null_mut()),
+            forebay_dealloc(handle, live, null_mut()),
+            forebay_pool_stats(handle, &raw mut stats),
+            forebay_pool_trim(handle, 0, null_mut()),
+            forebay_pool_set_limits(handle, 1 << 25, 0),
+            forebay_set_oom_callback(handle, None, null_mut()),
+            forebay_record_use(handle, live, null_mut()),
+            forebay_stream_synchronize(handle, null_mut()),
+            forebay_pool_destroy(handle),
+        ]
+    };
+    for (i, status) in answers.into_iter().enumerate() {
+        assert_eq!(status, Status::InvalidPool, "call {i}: {}", last_error());
+    }
+    assert!(last_error().contains("destroyed"), "{}", last_error());
+    assert!(ptr.is_null());
+    // SAFETY: a stale address must be refused.
+    refused(unsafe { forebay_free(live) }, Status::StalePointer, "destroyed");
+    refused(forebay_pin(live), Status::StalePointer, "destroyed");
+    assert!(!forebay_owns(live));
+    assert!(driver.inner().census().is_clean());
 }
