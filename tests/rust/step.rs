@@ -9,6 +9,8 @@ mod astray;
 mod bad_input;
 #[path = "step/bindings.rs"]
 mod bindings;
+#[path = "common/children.rs"]
+mod children;
 #[path = "common/device.rs"]
 mod common;
 #[path = "step/edges.rs"]

@@ -20,3 +20,18 @@ pub fn child(test: &str, name: &str, vars: &[(&str, &str)]) -> std::process::Out
 pub fn scenario() -> Option<String> {
     std::env::var("FOREBAY_TEST_CHILD").ok()
 }
+
+/// For the first line of a test of this name: whether it was run, alone in a process of its own,
+/// and there is nothing left to do. What a test does to the whole process (a capture that is open,
+/// an address that is stale) meets no other test so.
+#[track_caller]
+pub fn apart(test: &str) -> bool {
+    if scenario().as_deref() == Some(test) {
+        return false;
+    }
+    let output = child(test, test, &[]);
+    let told = String::from_utf8_lossy(&output.stdout);
+    let passed = output.status.success() && told.contains("1 passed");
+    assert!(passed, "{test}: {told}{}", String::from_utf8_lossy(&output.stderr));
+    true
+}
