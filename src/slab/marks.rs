@@ -88,6 +88,9 @@ const RANGE_KINDS: usize = 8;
 /// Descriptors that are asked for from the kernel at once: 64 KiB of them, for 256 MiB of memory.
 const POPULATE: usize = 16 << 10;
 
+/// Descriptors that a new pool asks for: 256 KiB of them, for 1 GiB of memory.
+const POPULATE_FIRST: usize = 4 * POPULATE;
+
 /// Descriptors and marks of one pool.
 #[derive(Debug)]
 pub struct Marks {
@@ -105,14 +108,20 @@ impl Marks {
     pub fn new(quanta: usize) -> Option<Marks> {
         // One mark for each 256 B, doubled because ranges are rounded up.
         let marks = quanta.checked_mul(LINE as usize)?.min(MARKS_MAX);
-        Some(Marks {
+        let mut tables = Marks {
             descriptors: Table::new(quanta)?,
             lines: Table::new(marks / LINE as usize)?,
             marks: Table::new(marks)?,
             populated: 0,
             top: 0,
             spare: Default::default(),
-        })
+        };
+        // What any pool uses is had now rather than within its first allocations: the first
+        // marks, whose page may be a huge one, and the descriptors of the first memory.
+        tables.marks.populate(0, 1);
+        tables.lines.populate(0, 1);
+        tables.expect(0, POPULATE_FIRST.min(quanta));
+        Some(tables)
     }
 
     /// How many quanta the tables cover.

@@ -2,9 +2,10 @@
 //!
 //! Owns one memory file whose ranges are the pages, and the tables that say what is
 //! where. Promises the contract of [`crate::driver`] for the memory calls: every argument is
-//! checked against the tables before the one system call that does the work, so a
+//! checked against the tables before the system calls that do the work, so a
 //! failing call changes nothing. It must not read or write the memory itself.
-//! Cost: one lock, a few array elements a page and one system call a call.
+//! Cost: one lock, a few array elements a page and one system call a call; none to map, since
+//! what may not be used yet looks like address space, and gets its file once it may.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -212,36 +213,30 @@ impl Memory {
         while done < pages.len() {
             let at = address.wrapping_add(done.wrapping_mul(page_bytes));
             let row = self.row(&tables, at, page_bytes, &pages[done..]);
-            let (count, file, offset) = row.map_err(|error| (done, error))?;
-            // SAFETY: `row` has found that the range lies in one reservation of ours and that
-            // nothing is mapped in it; the lock keeps it so.
-            unsafe { sys::map_file(at, count * page_bytes, file, offset) }
-                .map_err(|errno| (done, mapping_error(Call::Map, errno)))?;
+            let count = row.map_err(|error| (done, error))?;
             tables.add_mappings(at, page_bytes, &pages[done..][..count]);
             done += count;
         }
         Ok(())
     }
 
-    /// How many of the first of `pages` can be mapped at `address` by one system call, at
-    /// least one, and where they lie in which file; or why not even the first can be mapped.
-    fn row<'a>(
-        &'a self,
-        tables: &'a Tables,
+    /// How many of the first of `pages` can be mapped side by side at `address`, at least one;
+    /// or why not even the first can.
+    fn row(
+        &self,
+        tables: &Tables,
         address: usize,
         page_bytes: usize,
         pages: &[PageHandle],
-    ) -> DriverResult<(usize, &'a OwnedFd, usize)> {
+    ) -> DriverResult<usize> {
         let call = Call::Map;
         self.end_of(call, address, page_bytes)?;
-        let (file, offset) = match tables.pages.get(pages[0]) {
+        match tables.pages.get(pages[0]) {
             Some(found) if found.released => return fail(call, Code::InvalidHandle),
-            Some(found) if found.bytes == page_bytes => {
-                (found.source.as_ref().unwrap_or(&self.file), found.offset)
-            }
-            Some(_) => return fail(call, Code::InvalidValue),
+            Some(found) if found.bytes != page_bytes => return fail(call, Code::InvalidValue),
+            Some(_) => {}
             None => return fail(call, Code::InvalidHandle),
-        };
+        }
         if tables.space.free_at(address, page_bytes) < page_bytes {
             return fail(call, Code::InvalidValue);
         }
@@ -251,19 +246,54 @@ impl Memory {
         if budget == 0 {
             return fail(call, Code::MappingLimit);
         }
-        // An imported page has a file of its own.
-        let own = std::ptr::eq(file, &raw const self.file);
-        let most = if own { budget } else { 1 };
-        let beside = |&(ahead, page): &(usize, &PageHandle)| {
-            tables.pages.get(*page).is_some_and(|found| {
-                let at = offset + ahead * page_bytes;
-                let same = found.source.is_none() && found.offset == at;
-                same && found.bytes == page_bytes && !found.released
-            })
+        let sound = |page: &&PageHandle| {
+            let found = tables.pages.get(**page);
+            found.is_some_and(|found| found.bytes == page_bytes && !found.released)
         };
-        let more = pages.iter().enumerate().take(most).skip(1).take_while(beside).count();
-        let room = tables.space.free_at(address, page_bytes.saturating_mul(1 + more)) / page_bytes;
-        Ok((room, file, offset))
+        let count = pages.iter().take(budget).take_while(sound).count();
+        Ok(tables.space.free_at(address, page_bytes.saturating_mul(count)) / page_bytes)
+    }
+
+    /// Puts files behind whole mappings that may be used from now on: all of them, or none.
+    fn open(&self, tables: &mut Tables, address: usize, end: usize) -> Result<(), Errno> {
+        let mut opened: Vec<(usize, usize)> = Vec::new();
+        let mut closed = tables.space.closed_in(address, end).peekable();
+        let mut result = Ok(());
+        while let Some((at, mut bytes, page)) = closed.next() {
+            let Some(first) = tables.pages.get(page) else { continue };
+            // An imported page has a file of its own.
+            let file = first.source.as_ref().unwrap_or(&self.file);
+            while first.source.is_none()
+                && let Some(&(next, more, page)) = closed.peek()
+                && next == at + bytes
+                && let Some(found) = tables.pages.get(page)
+                && found.source.is_none()
+                && found.offset == first.offset + bytes
+            {
+                bytes += more;
+                closed.next();
+            }
+            // SAFETY: the range is whole mappings of ours without a file yet, in a reservation
+            // of ours; the lock keeps it so.
+            result = unsafe { sys::map_file(at, bytes, file, first.offset) };
+            if result.is_err() {
+                break;
+            }
+            opened.push((at, bytes));
+        }
+        drop(closed);
+        if result.is_ok() {
+            tables.space.open(address, end);
+            return Ok(());
+        }
+        for (at, bytes) in opened {
+            // SAFETY: as above; nobody was told that the range may be used.
+            let undone = tables.spare.help(|| unsafe { sys::cover(at, bytes) });
+            if let Err(errno) = undone {
+                tracing::warn!(errno, bytes, "memory may be used although access was refused");
+            }
+        }
+        result
     }
 
     pub(super) fn unmap(&self, address: usize, bytes: usize) -> DriverResult<()> {
@@ -318,9 +348,7 @@ impl Memory {
         if !tables.space.is_whole_mappings(address, end) {
             return fail(call, Code::InvalidValue);
         }
-        // SAFETY: the range is exactly whole mappings of ours.
-        unsafe { sys::make_accessible(address, bytes) }
-            .map_err(|errno| mapping_error(call, errno))?;
+        self.open(&mut tables, address, end).map_err(|errno| mapping_error(call, errno))?;
         tables.space.set_peers(address, end, peers);
         if self.pinned {
             let locked = self.lock_or_warn(address, bytes);

@@ -13,11 +13,13 @@ use crate::driver::PageHandle;
 
 /// Of a granule that belongs to the mapping before it.
 const INNER: u64 = u64::MAX;
-/// Of `what`: the mapping's length in granules, the number of its list of peers, and whether it
-/// is locked in memory.
+/// Of `what`: the mapping's length in granules, the number of its list of peers, whether it may be
+/// used, and whether it is locked in memory.
 const LENGTH: u64 = u32::MAX as u64;
 const PEERS_SHIFT: u32 = 32;
+const OPEN: u64 = 1 << 62;
 const LOCKED: u64 = 1 << 63;
+const PEERS: u64 = !(LENGTH | OPEN | LOCKED);
 
 /// Usable addresses start at the map's key; the kernel's own range is a granule longer,
 /// so that it holds an aligned range wherever the kernel put it. The slack also keeps two
@@ -181,6 +183,33 @@ impl Space {
         Some(Mapping { bytes, page: PageHandle(page), locked: what & LOCKED != 0 })
     }
 
+    /// Of whole mappings, those that may not be used yet: address, bytes, page.
+    pub(super) fn closed_in(
+        &self,
+        address: usize,
+        end: usize,
+    ) -> impl Iterator<Item = (usize, usize, PageHandle)> {
+        let granularity = self.granularity;
+        let mut at = address;
+        std::iter::from_fn(move || {
+            while at < end {
+                let (found, index) = self.at(at)?;
+                let (what, start) = (found.what[index], at);
+                let bytes = length(what).max(1) * granularity;
+                at += bytes;
+                if what & OPEN == 0 {
+                    return Some((start, bytes, PageHandle(found.pages[index])));
+                }
+            }
+            None
+        })
+    }
+
+    /// Notes that whole mappings may be used.
+    pub(super) fn open(&mut self, address: usize, end: usize) {
+        self.for_each(address, end, |what| *what |= OPEN);
+    }
+
     /// Sets the list of other devices with access to whole mappings.
     pub(super) fn set_peers(&mut self, address: usize, end: usize, peers: &[u32]) {
         let known = self.peers.iter().position(|list| **list == *peers);
@@ -189,7 +218,7 @@ impl Space {
             self.peers.len() - 1
         });
         self.for_each(address, end, |what| {
-            *what = *what & (LENGTH | LOCKED) | (number as u64) << PEERS_SHIFT;
+            *what = *what & !PEERS | (number as u64) << PEERS_SHIFT;
         });
     }
 
@@ -233,7 +262,7 @@ impl Space {
         while at < last {
             found.pages.get(at).filter(|&&page| page != 0)?;
             let what = found.what[at];
-            lists.push(Arc::clone(&self.peers[((what & !LOCKED) >> PEERS_SHIFT) as usize]));
+            lists.push(Arc::clone(&self.peers[((what & PEERS) >> PEERS_SHIFT) as usize]));
             at += length(what);
         }
         Some(lists)
@@ -290,6 +319,11 @@ mod tests {
         let mut space = space();
         space.map(1000, 20, &[PageHandle(1), PageHandle(2), PageHandle(3)]);
         space.set_peers(1020, 1060, &[1, 2]);
+        let closed = |space: &Space| space.closed_in(1000, 1060).collect::<Vec<_>>();
+        space.open(1020, 1040);
+        assert_eq!(closed(&space), [(1000, 20, PageHandle(1)), (1040, 20, PageHandle(3))]);
+        space.open(1000, 1060);
+        assert_eq!(closed(&space), []);
         assert_eq!(space.set_locked(1020, 1040, true), [20, 0]);
         assert_eq!(space.set_locked(1000, 1060, true), [40, 0]);
         space.set_peers(1020, 1040, &[3]);

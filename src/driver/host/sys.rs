@@ -161,7 +161,7 @@ pub(super) fn allocate(bytes: usize) -> Result<usize, Errno> {
     address_of(unsafe { libc::mmap(ptr::null_mut(), bytes, access, flags, -1, 0) })
 }
 
-/// Puts a range of the file at `address`, inaccessible, in place of what was there.
+/// Puts a range of the file at `address`, readable and writable, in place of what was there.
 ///
 /// # Safety
 /// `[address, address + bytes)` lies in address space of the caller's own [`reserve`], and
@@ -175,8 +175,9 @@ pub(super) unsafe fn map_file(
     let flags = libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_NORESERVE;
     let offset = libc::off_t::try_from(offset).map_err(|_| libc::EFBIG)?;
     let (at, file) = (pointer(address), file.as_raw_fd());
+    let access = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: MAP_FIXED replaces only the range that the caller vouches for.
-    address_of(unsafe { libc::mmap(at, bytes, libc::PROT_NONE, flags, file, offset) }).map(drop)
+    address_of(unsafe { libc::mmap(at, bytes, access, flags, file, offset) }).map(drop)
 }
 
 /// Turns a range back into reserved address space, whatever was mapped there.
@@ -188,16 +189,6 @@ pub(super) unsafe fn cover(address: usize, bytes: usize) -> Result<(), Errno> {
     let at = pointer(address);
     // SAFETY: MAP_FIXED replaces only the range that the caller vouches for.
     address_of(unsafe { libc::mmap(at, bytes, libc::PROT_NONE, flags, -1, 0) }).map(drop)
-}
-
-/// Makes a mapped range readable and writable.
-///
-/// # Safety
-/// The range is mapped by the caller and belongs to nothing else.
-pub(super) unsafe fn make_accessible(address: usize, bytes: usize) -> Result<(), Errno> {
-    let access = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: the caller vouches for the range; more access breaks no reference.
-    check(unsafe { libc::mprotect(pointer(address), bytes, access) })
 }
 
 /// Gives a range of addresses back to the kernel.
