@@ -137,7 +137,7 @@ impl Nodes {
         id
     }
 
-    /// Asks for the neighbours' lines ahead of [`crate::heap::Heap::free`]'s looks at them.
+    /// Asks for the neighbours' lines ahead of the looks at them.
     #[inline(always)]
     pub fn prefetch_beside(&self, node: NodeId) {
         let n = &self[node];

@@ -457,6 +457,7 @@ impl Core {
         address: usize,
         (mode, asked): (FreeMode, FreeMode),
     ) {
+        self.heap.expect_free(node);
         let lane = cache.id as LaneId;
         let extent = Extent::from_word(self.heap.word(node));
         let (_, len, _) = self.heap.block(node);
