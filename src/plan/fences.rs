@@ -130,14 +130,14 @@ impl Recording {
         let mut best = vec![(NO_WAY, usize::MAX); usize::from(self.lanes)];
         best[usize::from(need.from)].0 = 0;
         let mut links: Vec<(usize, usize)> = Vec::new();
-        for i in first..past {
-            let Fence { from, to, .. } = self.fences[i];
+        let some = self.fences.iter().zip(chosen).enumerate().take(past).skip(first);
+        for (i, (&Fence { from, to, .. }, chosen)) in some {
             let (cost, link) = best[usize::from(from)];
             let there = best[usize::from(to)].0;
             if from == to || to == need.from || cost == NO_WAY {
                 continue;
             }
-            let cost = cost + u32::from(!chosen[i]);
+            let cost = cost + u32::from(!chosen);
             if cost <= there {
                 best[usize::from(to)] = (cost, links.len());
                 links.push((i, link));
