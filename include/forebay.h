@@ -1321,11 +1321,11 @@ typedef struct forebay_binding_options {
    */
   size_t struct_size;
   /**
-   * Bytes of the region: no plan may take more. 0: it grows with the plans.
+   * Bytes of the plan block: no plan may take more. 0: it grows with the plans.
    */
   uint64_t bytes;
   /**
-   * The region begins at a multiple of this power of two, up to 2 MiB.
+   * The plan block begins at a multiple of this power of two, up to 2 MiB.
    */
   uint64_t alignment;
   /**
@@ -1385,11 +1385,11 @@ typedef struct forebay_binding_stats {
    */
   uint64_t gaps_missed;
   /**
-   * Recorded fences issued again.
+   * Recorded fences issued again: those that the reuse of bytes needs.
    */
   uint64_t fences;
   /**
-   * Times that the region was given up because the pool was short of memory.
+   * Times that the plan block was given up because the pool was short of memory.
    */
   uint64_t given_up;
   /**
@@ -1397,13 +1397,17 @@ typedef struct forebay_binding_stats {
    */
   uint64_t replanned;
   /**
-   * Bytes of the region; 0 while it is given up.
+   * Bytes of the plan block; 0 while it is given up.
    */
-  uint64_t region_bytes;
+  uint64_t plan_block_bytes;
   /**
    * Plans kept.
    */
   uint64_t plans;
+  /**
+   * Recorded fences left out: other fences say as much, or no bytes are shared by them.
+   */
+  uint64_t fences_left_out;
 } forebay_binding_stats;
 
 /**
@@ -2667,8 +2671,8 @@ forebay_status forebay_plan_create(const struct forebay_plan_buffer *buffers,
 
 /**
  * Makes a plan for the buffers in a text file: lines under a header such as id,lower,upper,size
- * (more columns: alignment, and offset for a fixed one). Where ids are words, buffers are
- * numbered by their rows, from 0. Rows of size 0 are left out.
+ * (more columns: alignment, offset for a fixed one, and tag, which changes nothing). Where ids are
+ * words, buffers are numbered by their rows, from 0. Rows of size 0 are left out.
  *
  * @param path ended by a NUL.
  * @return as forebay_plan_create(); FOREBAY_ERROR_INVALID_ARGUMENT names the line that is wrong,
@@ -2909,9 +2913,10 @@ forebay_status forebay_record_begin(forebay_pool_t pool,
  * Makes later work of stream `to` wait for the work queued on `from` so far, as an event recorded
  * on the one and awaited by the other does, and records it: a buffer that died on `from` may then
  * give its bytes to one that is born on `to`. A step that runs by the plan issues it again by
- * itself before the next allocation. That orders reuse of memory alone: between its recorded place
- * and that allocation work is unordered, and a fence behind the last allocation is never issued.
- * Where work of one stream reads what another has written, the program's own fence stays.
+ * itself before the next allocation, if reuse of memory needs it. That orders reuse alone: between
+ * its recorded place and that allocation work is unordered; a fence behind the last allocation,
+ * one that others imply, and one by which no bytes are shared are never issued. Where work of one
+ * stream reads what another has written, the program's own fence stays.
  *
  * @return FOREBAY_ERROR_INVALID_STREAM; FOREBAY_ERROR_BUSY while a graph capture is open;
  * FOREBAY_ERROR_INVALID_ARGUMENT when the recording has ended.
@@ -3188,7 +3193,7 @@ forebay_status forebay_import_map(uint64_t id, void **ptr);
 forebay_status forebay_import_cancel(uint64_t id);
 
 /**
- * Fills `options` with the defaults: a region that grows, 64 plans, no step recorded again.
+ * Fills `options` with the defaults: a plan block that grows, 64 plans, no step recorded again.
  *
  * @return FOREBAY_ERROR_INVALID_ARGUMENT for NULL.
  *
@@ -3217,7 +3222,7 @@ forebay_status forebay_plan_bind(forebay_plan_t plan,
                                  forebay_binding_t *binding);
 
 /**
- * Makes a binding without plans, for several that share one region: add them by
+ * Makes a binding without plans, for several that share one plan block: add them by
  * forebay_binding_add(), or have them learnt by forebay_binding_learn().
  *
  * @param options NULL: the defaults.
@@ -3239,7 +3244,7 @@ forebay_status forebay_binding_create(forebay_pool_t pool,
  * tells for what shapes the plan is.
  *
  * @return FOREBAY_ERROR_BUSY while a step is open; FOREBAY_ERROR_INVALID_ARGUMENT when the plan
- * takes more bytes than a region that does not grow, or another alignment.
+ * takes more bytes than a plan block that does not grow, or another alignment.
  *
  * Thread-safe.
  */
@@ -3274,7 +3279,7 @@ forebay_status forebay_binding_get_stats(forebay_binding_t binding,
                                          struct forebay_binding_stats *stats);
 
 /**
- * Ends a binding. Its region is freed behind all work queued so far.
+ * Ends a binding. Its plan block is freed behind all work queued so far.
  *
  * @return FOREBAY_ERROR_BUSY while a step is open, or while a graph captured from a step has not
  * been released; FOREBAY_ERROR_INVALID_ARGUMENT for a handle that names none.
@@ -3294,7 +3299,7 @@ forebay_status forebay_plan_unbind(forebay_binding_t binding);
  * capture is open; FOREBAY_ERROR_NOT_FOUND: no plan has the signature;
  * FOREBAY_ERROR_INVALID_ARGUMENT: another number of streams, or one twice;
  * FOREBAY_ERROR_INVALID_STREAM; FOREBAY_ERROR_INVALID_POOL when the pool has been destroyed;
- * FOREBAY_ERROR_OUT_OF_MEMORY when the region was given up and cannot be had again.
+ * FOREBAY_ERROR_OUT_OF_MEMORY when the plan block was given up and cannot be had again.
  *
  * # Safety
  * `streams` is valid for reads of `count` elements; `step` is NULL or valid for the write.
@@ -3361,16 +3366,17 @@ forebay_status forebay_step_record_use(forebay_step_t step, void *ptr, forebay_s
 
 /**
  * Makes later work of stream `to` wait for the work queued on `from` so far; both are streams of
- * the step. A recorded fence is issued again by itself only before the next allocation, and
- * orders reuse of memory alone: where work of one stream reads what another has written, the
- * program's own fence stays.
+ * the step. A recorded fence is issued again by itself only before the next allocation and where
+ * reuse of memory needs it, and orders that alone: where work of one stream reads what another has
+ * written, the program's own fence stays.
  *
  * @return as forebay_step_alloc(); FOREBAY_ERROR_BUSY while a graph capture is open.
  */
 forebay_status forebay_step_fence(forebay_step_t step, forebay_stream_t from, forebay_stream_t to);
 
 /**
- * Ends a step whose buffers in the region are all freed. Blocks that the pool served may live on.
+ * Ends a step whose buffers in the plan block are all freed. Blocks that the pool served may live
+ * on.
  *
  * @return FOREBAY_ERROR_BUSY when some are live: the step stays open then;
  * FOREBAY_ERROR_INVALID_ARGUMENT: it has ended, or is another thread's. Another error is that of
@@ -3379,7 +3385,7 @@ forebay_status forebay_step_fence(forebay_step_t step, forebay_stream_t from, fo
 forebay_status forebay_step_end(forebay_step_t step);
 
 /**
- * Ends a step in any case: its buffers in the region are given up, as if freed now.
+ * Ends a step in any case: its buffers in the plan block are given up, as if freed now.
  *
  * @return as forebay_step_end(), but never FOREBAY_ERROR_BUSY.
  */

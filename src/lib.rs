@@ -35,6 +35,10 @@
 //! - **ground**: granules that the blocks of one suspendable tag have to themselves.
 //! - **suspended**: a tag whose ground has no memory now; its blocks keep their addresses.
 //!   **resume** brings it back.
+//! - **region**: address space that others than the heap fill with the pool's pages: the blocks of
+//!   a KV cache.
+//! - **plan block**: the block, in the heap's sense, that the plans of a binding share: the
+//!   addresses of a planned step lie in it.
 //! - **gather**: idle pages are unmapped where they are and mapped where a request needs them.
 //! - **revoke**: other threads' caches are stopped and emptied, before a request fails.
 //!

@@ -6,12 +6,13 @@
  * `empty` are the whole step, frees included; `hot` is the pool's pair of 4 KiB. Without a file a
  * step of 1,000 buffers that are all allocated and then all freed, whose allocations are timed
  * alone as well: `plan-alloc`, `empty-alloc`. `plan-bytes` and `pool-bytes` are the step's
- * footprint: the region, and the most that a pool of its own had mapped.
+ * footprint: the plan block, and the most that a pool of its own had mapped.
  *
  * Promises: all doors run in the same loop, told apart at compile time. Must not touch the memory.
  * Figures are over the repetitions of one process; who runs it takes the least of several.
  */
 #define _GNU_SOURCE
+#include "../clock.h"
 #include "forebay.h"
 
 #include <dlfcn.h>
@@ -21,7 +22,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define INLINE static inline __attribute__((always_inline))
 #define REPETITIONS 201
@@ -85,9 +85,7 @@ static void check(int status, const char *call)
 
 static double cpu_ns(void)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-    return (double)now.tv_sec * 1e9 + (double)now.tv_nsec;
+    return clock_ns(CLOCK_THREAD_CPUTIME_ID);
 }
 
 /* ---- the timed loops ------------------------------------------------------------------- */
@@ -319,7 +317,8 @@ static void run(const char *name, const struct step *step)
     if (stats.served != stats.steps * step->buffers)
         die("%s: %llu of %llu allocations by plan", name, (unsigned long long)stats.served,
             (unsigned long long)(stats.steps * step->buffers));
-    double plan_bytes = (double)stats.region_bytes, pool_bytes = (double)accounts.peak_mapped_bytes;
+    double plan_bytes = (double)stats.plan_block_bytes;
+    double pool_bytes = (double)accounts.peak_mapped_bytes;
     emit(name, "plan-bytes", &plan_bytes, 1, 1);
     emit(name, "pool-bytes", &pool_bytes, 1, 1);
     check(lib.plan_unbind(binding), "forebay_plan_unbind");

@@ -5,6 +5,7 @@
  * Must not: run inside a timed loop (except the clocks).
  */
 #define _GNU_SOURCE
+#include "../clock.h"
 #include "bench.h"
 
 #include <math.h>
@@ -13,7 +14,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #if defined(__x86_64__)
 #include <x86intrin.h>
@@ -39,14 +39,6 @@ _Noreturn void uncertified(const struct row *row, const char *reason)
     fprintf(stderr, "harness: %s@%s: %s\n", row->name, current_door, reason);
     fflush(NULL);
     _Exit(EXIT_UNCERTIFIED);
-}
-
-static double clock_ns(clockid_t clock)
-{
-    struct timespec now;
-    if (clock_gettime(clock, &now) != 0)
-        die("clock %d cannot be read", (int)clock);
-    return (double)now.tv_sec * 1e9 + (double)now.tv_nsec;
 }
 
 double cpu_ns(void)

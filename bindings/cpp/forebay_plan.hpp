@@ -88,7 +88,9 @@ class plan {
   detail::handle<forebay_plan, forebay_plan_destroy> handle_;
 };
 
-/// A block of a pool and the plans that share it. The pool must outlive it.
+/// A block of a pool and the plans that share it. The pool must outlive it. The destructor cannot
+/// say that ending is refused (a step is open, or a graph captured from one is not released): the
+/// block stays then. `end` says it, and may be called again.
 class binding {
  public:
   /// Binds one plan, under signature 0: a block of exactly its height.
@@ -112,6 +114,12 @@ class binding {
   }
   /// Has the next step of this signature recorded and planned.
   void learn(std::uint64_t signature) const { check(forebay_binding_learn(get(), signature)); }
+  /// Ends it: the plan block goes back. Throws, and changes nothing, while a step is open or a
+  /// graph that was captured from one is not released.
+  void end() {
+    check(forebay_plan_unbind(get()));
+    static_cast<void>(handle_.release());
+  }
   /// What it has done so far.
   forebay_binding_stats stats() const {
     forebay_binding_stats stats{};
@@ -125,7 +133,7 @@ class binding {
 };
 
 /// An open step of a binding, used by the thread that made it. The destructor ends it in any case:
-/// what is live of it in the region is given up. The binding must outlive it.
+/// what is live of it in the plan block is given up. The binding must outlive it.
 class planned_step {
  public:
   /// Begins a step on one stream for each lane of the plan.
@@ -135,6 +143,10 @@ class planned_step {
     check(forebay_plan_step(of.get(), signature, streams.data(), streams.size(), &made));
     handle_.reset(made);
   }
+  /// The same for streams in braces: `planned_step(b, {stream})`.
+  planned_step(const binding &of, std::initializer_list<forebay_stream_t> streams,
+               std::uint64_t signature = 0)
+      : planned_step(of, std::vector<forebay_stream_t>(streams), signature) {}
   /// Begins a step of one lane.
   explicit planned_step(const binding &of, stream_ref on = {}, std::uint64_t signature = 0)
       : planned_step(of, std::vector<forebay_stream_t>{on.get()}, signature) {}

@@ -132,6 +132,15 @@ pub struct ReplayArgs {
     pub stats_every: u32,
 }
 
+/// What the colours of a plan's picture tell.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Colour {
+    /// How large a buffer is
+    Size,
+    /// Which tag it has
+    Tag,
+}
+
 /// `forebay plan`.
 #[derive(Args, Debug)]
 pub struct PlanArgs {
@@ -164,6 +173,9 @@ pub struct PlanArgs {
     /// Write a picture of the plan: time across, offset up
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
+    /// What the picture's colours tell: sizes, or tags (a table's column tag, an alloc CSV's op)
+    #[arg(long, value_enum, requires = "svg", default_value_t = Colour::Size)]
+    pub colour: Colour,
     /// Write the plan: a table if the name ends in .csv, else the form that forebay_plan_load reads
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,

@@ -19,6 +19,9 @@ pub struct Instance {
     pub buffers: Vec<Buffer>,
     /// What they are called where ids are words; else empty.
     pub names: Vec<String>,
+    /// The buffers' tags: a table's column, or what a trace says of each allocation. Empty where
+    /// the file has none.
+    pub tags: Vec<String>,
     /// Remarks for the user: what was left out.
     pub notes: Vec<String>,
 }
@@ -62,16 +65,17 @@ pub fn read<R: std::io::Read>(source: R, step: Option<u64>) -> Result<Instance, 
     if read.left_out > 0 {
         notes.push(format!("{} of size 0 left out: they need no place", read.left_out));
     }
-    Ok(Instance { buffers: read.buffers, names: read.names, notes })
+    Ok(Instance { buffers: read.buffers, names: read.names, tags: read.tags, notes })
 }
 
 /// What is known of a trace's step so far.
 #[derive(Default)]
 struct Step {
     events: u64,
-    /// Live buffers born in it: birth and bytes, by id.
-    live: HashMap<u64, (u64, u64)>,
+    /// Live buffers born in it: birth, bytes and tag, by id.
+    live: HashMap<u64, (u64, u64, String)>,
     buffers: Vec<Buffer>,
+    tags: Vec<String>,
     /// Frees of what was born before.
     older: usize,
 }
@@ -109,7 +113,10 @@ fn of_trace<R: std::io::Read>(mut lines: Lines<R>, step: Option<u64>) -> Result<
         let (older, live) = (state.older, state.live.len());
         notes.push(format!("left out: {older} born before the step, {live} that outlive it"));
     }
-    Ok(Instance { buffers: state.buffers, names: Vec::new(), notes })
+    if state.tags.iter().all(String::is_empty) {
+        state.tags.clear();
+    }
+    Ok(Instance { buffers: state.buffers, names: Vec::new(), tags: state.tags, notes })
 }
 
 impl Step {
@@ -128,16 +135,18 @@ impl Step {
         self.events += 1;
         match event {
             "a" => {
-                let born = (time, number(bytes, "a size in bytes")?);
+                let tag = fields.get(5).copied().unwrap_or("").to_owned();
+                let born = (time, number(bytes, "a size in bytes")?, tag);
                 if self.live.insert(id, born).is_some() {
                     return Err(format!("id {id} is allocated while it is live"));
                 }
             }
             "f" => match self.live.remove(&id) {
                 None => self.older += 1,
-                Some((_, 0)) => {}
-                Some((birth, size)) => {
+                Some((_, 0, _)) => {}
+                Some((birth, size, tag)) => {
                     let place = self.buffers.len() as u64;
+                    self.tags.push(tag);
                     self.buffers.push(Buffer::new(place, birth, time, size));
                 }
             },

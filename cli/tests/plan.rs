@@ -169,11 +169,71 @@ fn a_picture_of_any_plan_is_small() {
         .collect();
     let effort = Options { effort: 1, ..Options::default() };
     let plan = solve(&many, &effort).expect("a plan");
-    let text = picture::svg(&plan, "a & <b>");
+    let text = picture::svg(&plan, "a & <b>", None);
     assert!(text.len() < picture::BYTES_MAX, "{} bytes", text.len());
     assert!(text.len() > 50_000, "{} bytes: too little to see anything", text.len());
     assert!(text.contains(">a &amp; &lt;b&gt;</text>"));
     assert!(!text.contains("NaN") && !text.contains("inf"));
     let empty = solve(&[], &effort).expect("an empty plan");
-    assert!(picture::svg(&empty, "").contains("0 buffers"));
+    assert!(picture::svg(&empty, "", None).contains("0 buffers"));
+}
+
+/// The key's entries of a picture: colour, tag and how many buffers.
+fn key(picture: &str) -> Vec<&str> {
+    let line = picture.lines().find(|line| line.contains("colours are tags:"));
+    line.map_or(Vec::new(), |line| line.split("<tspan fill=\"").skip(1).collect())
+}
+
+#[test]
+fn a_picture_has_its_colours_by_tag_if_asked() {
+    let table = "id,lower,upper,size,tag\na,0,9,64,weights\nb,0,3,8,\nz,1,1,0,gone\n\
+                 c,3,9,8,weights\nd,2,4,8,a<b\n";
+    let svg = path("plan-tags.svg");
+    let to = svg.to_str().expect("UTF-8");
+    let drawn = |file: &str, more: &[&str]| {
+        let done = forebay(&[&[file, "--svg", to, "--colour", "tag"], more].concat());
+        assert!(done.status.success(), "{}", err(&done));
+        std::fs::read_to_string(&svg).expect("written")
+    };
+    let text = drawn(&file("plan-tags.csv", table), &[]);
+    assert_eq!(
+        key(&text),
+        [
+            "#4e79a7\">\u{25a0}</tspan> weights (2) ",
+            "#f28e2b\">\u{25a0}</tspan> (none) (1) ",
+            "#59a14f\">\u{25a0}</tspan> a&lt;b (1)</text>"
+        ]
+    );
+    // Each colour is drawn, the others' and the sizes' are not.
+    let drawn_in = |colour: &str| text.contains(&format!("<path fill=\"{colour}\""));
+    assert!(["#4e79a7", "#f28e2b", "#59a14f"].iter().all(|colour| drawn_in(colour)));
+    assert!(!drawn_in("#b07aa1") && !drawn_in("#dbe9f6") && !drawn_in("#9c3a1e"));
+    // Of a trace the column op.
+    let trace = "step,ev,id,bytes,stream,op\n1,a,1,64,0,x\n1,a,2,32,0,y\n1,f,2,,,\n1,f,1,,,q\n";
+    let text = drawn(&file("plan-tags-trace.csv", trace), &["--step", "1"]);
+    assert!(key(&text)[0].contains(" x (1)") && key(&text)[1].contains(" y (1)"), "{text}");
+
+    // By size otherwise; without tags, or a picture, it is said.
+    let five = file("plan-no-tags.csv", FIVE);
+    for colour in [&[][..], &["--colour", "size"]] {
+        assert!(forebay(&[&[&*five, "--svg", to], colour].concat()).status.success());
+        let text = std::fs::read_to_string(&svg).expect("written");
+        assert!(text.contains("the darker, the larger") && key(&text).is_empty());
+    }
+    let none = forebay(&[&five, "--svg", to, "--colour", "tag"]);
+    assert_eq!(none.status.code(), Some(1));
+    assert!(err(&none).contains("it has no tags to colour by"), "{}", err(&none));
+    assert_eq!(forebay(&[&five, "--colour", "tag"]).status.code(), Some(2), "no picture");
+}
+
+#[test]
+fn a_picture_with_many_tags_is_small() {
+    let many: Vec<Buffer> =
+        (0..20_000).map(|id| Buffer::new(id, id, id + 1 + id % 400, 1 + id % 97)).collect();
+    let plan = solve(&many, &Options { effort: 1, ..Options::default() }).expect("a plan");
+    let tags: Vec<String> = (0..20_000).map(|i| "t".repeat(1 + i % 3000)).collect();
+    let text = picture::svg(&plan, "many", Some(&tags));
+    assert!(text.len() < picture::BYTES_MAX, "{} bytes", text.len());
+    assert_eq!(key(&text).len(), 8);
+    assert!(key(&text)[7].contains("2993 others"), "{}", key(&text)[7]);
 }

@@ -138,20 +138,17 @@ pub unsafe extern "C" fn forebay_plan_create(
     options: *const PlanOptions,
     plan: *mut PlanT,
 ) -> Status {
-    guarded(|| {
-        // SAFETY: as the caller promised.
-        unsafe {
-            put(plan, std::ptr::null_mut(), "the plan")?;
-            let buffers = list(buffers, count, "the buffers")?;
-            let buffers: Vec<Buffer> = buffers.iter().map(read_buffer).collect();
-            put(plan, solve(&buffers, read_options(options)?)?, "the plan")
-        }
-    })
+    // SAFETY: as the caller promised.
+    unsafe {
+        create(options, plan, || {
+            Ok(list(buffers, count, "the buffers")?.iter().map(read_buffer).collect())
+        })
+    }
 }
 
 /// Makes a plan for the buffers in a text file: lines under a header such as id,lower,upper,size
-/// (more columns: alignment, and offset for a fixed one). Where ids are words, buffers are
-/// numbered by their rows, from 0. Rows of size 0 are left out.
+/// (more columns: alignment, offset for a fixed one, and tag, which changes nothing). Where ids are
+/// words, buffers are numbered by their rows, from 0. Rows of size 0 are left out.
 ///
 /// @param path ended by a NUL.
 /// @return as forebay_plan_create(); FOREBAY_ERROR_INVALID_ARGUMENT names the line that is wrong,
@@ -167,20 +164,18 @@ pub unsafe extern "C" fn forebay_plan_create_from_file(
     options: *const PlanOptions,
     plan: *mut PlanT,
 ) -> Status {
-    guarded(|| {
-        // SAFETY: as the caller promised.
-        unsafe {
-            put(plan, std::ptr::null_mut(), "the plan")?;
-            if path.is_null() {
-                return Err(null("the path"));
-            }
-            let path = CStr::from_ptr(path).to_str().map_err(|error| {
-                Error::new(Status::InvalidArgument, format!("the path is no UTF-8: {error}"))
-            })?;
-            let instance = csv::read_file(std::path::Path::new(path))?;
-            put(plan, solve(&instance.buffers, read_options(options)?)?, "the plan")
+    let read = || {
+        if path.is_null() {
+            return Err(null("the path"));
         }
-    })
+        // SAFETY: not null, and a text as the caller promised.
+        let path = unsafe { CStr::from_ptr(path) }.to_str().map_err(|error| {
+            Error::new(Status::InvalidArgument, format!("the path is no UTF-8: {error}"))
+        })?;
+        Ok(csv::read_file(std::path::Path::new(path))?.buffers)
+    };
+    // SAFETY: as the caller promised.
+    unsafe { create(options, plan, read) }
 }
 
 /// Ends a plan. Its handle is an error from now on.
@@ -328,14 +323,35 @@ pub unsafe extern "C" fn forebay_plan_load(
     count: usize,
     plan: *mut PlanT,
 ) -> Status {
+    // SAFETY: as the caller promised.
+    unsafe { answer(plan, || Planned::from_bytes(list(bytes.cast::<u8>(), count, "the bytes")?)) }
+}
+
+/// Makes a plan, keeps it and writes its handle; NULL on failure.
+///
+/// # Safety
+/// `plan` is null or valid for the write.
+pub(super) unsafe fn answer(plan: *mut PlanT, make: impl FnOnce() -> Result<Planned>) -> Status {
     guarded(|| {
         // SAFETY: as the caller promised.
         unsafe {
             put(plan, std::ptr::null_mut(), "the plan")?;
-            let loaded = Planned::from_bytes(list(bytes.cast::<u8>(), count, "the bytes")?)?;
-            put(plan, handles::keep(loaded)? as PlanT, "the plan")
+            put(plan, handles::keep(make()?)? as PlanT, "the plan")
         }
     })
+}
+
+/// Plans the buffers that `read` finds.
+///
+/// # Safety
+/// `options` is null or valid for reads of its struct_size; `plan` is null or valid for the write.
+unsafe fn create(
+    options: *const PlanOptions,
+    plan: *mut PlanT,
+    read: impl FnOnce() -> Result<Vec<Buffer>>,
+) -> Status {
+    // SAFETY: as the caller promised.
+    unsafe { answer(plan, || solve(&read()?, read_options(options)?)) }
 }
 
 /// The options as far as the caller knows them, the defaults for the rest. `None` for null.
@@ -379,11 +395,11 @@ fn read_buffer(b: &PlanBuffer) -> Buffer {
     }
 }
 
-/// Plans and keeps the plan.
-fn solve(buffers: &[Buffer], options: Option<PlanOptions>) -> Result<PlanT> {
+/// Plans, and tells how far it is where that is asked for.
+fn solve(buffers: &[Buffer], options: Option<PlanOptions>) -> Result<Planned> {
     let asked = to_options(options)?;
     let Some((progress, ctx)) = options.and_then(|o| Some((o.progress?, o.progress_ctx))) else {
-        return Ok(handles::keep(plan::solve(buffers, &asked)?)? as PlanT);
+        return plan::solve(buffers, &asked);
     };
     let mut report = |state: &Progress| {
         let value = PlanProgress {
@@ -397,7 +413,7 @@ fn solve(buffers: &[Buffer], options: Option<PlanOptions>) -> Result<PlanT> {
         // lives through the call, and no lock is held.
         unsafe { progress(ctx, &raw const value) != 0 }
     };
-    Ok(handles::keep(plan::solve_with(buffers, &asked, &mut report)?)? as PlanT)
+    plan::solve_with(buffers, &asked, &mut report)
 }
 
 /// What is asked of the planner, but for the progress.

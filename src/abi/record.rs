@@ -1,13 +1,11 @@
 //! Recording a step: what a program asks of a pool, as buffers that can be planned.
 
-use super::plan::{PlanOptions, PlanT, read_options, to_options};
+use super::plan::{PlanOptions, PlanT, answer, read_options, to_options};
 use super::{PoolT, StreamT, null, put};
 use crate::error::{Error, Result, Status};
-use crate::plan::handles;
 use crate::plan::recording::NEVER;
 use crate::pool::slow::guarded;
-use crate::step::record::{self, StepLog};
-use std::sync::Arc;
+use crate::step::record;
 
 /// What a program asked of a pool between two calls. Opaque; use [`RecordingT`].
 pub struct Recording {
@@ -81,9 +79,10 @@ pub unsafe extern "C" fn forebay_record_begin(
 /// Makes later work of stream `to` wait for the work queued on `from` so far, as an event recorded
 /// on the one and awaited by the other does, and records it: a buffer that died on `from` may then
 /// give its bytes to one that is born on `to`. A step that runs by the plan issues it again by
-/// itself before the next allocation. That orders reuse of memory alone: between its recorded place
-/// and that allocation work is unordered, and a fence behind the last allocation is never issued.
-/// Where work of one stream reads what another has written, the program's own fence stays.
+/// itself before the next allocation, if reuse of memory needs it. That orders reuse alone: between
+/// its recorded place and that allocation work is unordered; a fence behind the last allocation,
+/// one that others imply, and one by which no bytes are shared are never issued. Where work of one
+/// stream reads what another has written, the program's own fence stays.
 ///
 /// @return FOREBAY_ERROR_INVALID_STREAM; FOREBAY_ERROR_BUSY while a graph capture is open;
 /// FOREBAY_ERROR_INVALID_ARGUMENT when the recording has ended.
@@ -189,15 +188,13 @@ pub unsafe extern "C" fn forebay_plan_create_from_recording(
     options: *const PlanOptions,
     plan: *mut PlanT,
 ) -> Status {
-    guarded(|| {
-        // SAFETY: as the caller promised.
-        unsafe {
-            put(plan, std::ptr::null_mut(), "the plan")?;
-            let log: Arc<StepLog> = record::get(recording as u64)?;
-            let options = to_options(read_options(options)?)?;
-            put(plan, handles::keep(log.step.clone().plan(&options)?)? as PlanT, "the plan")
-        }
-    })
+    // SAFETY: as the caller promised.
+    unsafe {
+        answer(plan, || {
+            let log = record::get(recording as u64)?;
+            log.step.clone().plan(&to_options(read_options(options)?)?)
+        })
+    }
 }
 
 fn buffer((id, b): (u64, &crate::plan::recording::Recorded)) -> RecordedBuffer {

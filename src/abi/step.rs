@@ -7,7 +7,7 @@ use crate::error::Status;
 use crate::plan::handles;
 use crate::pool::slow::guarded;
 use crate::step::binding::{self, Setup};
-use crate::step::{hot, slow};
+use crate::step::{Totals, hot, slow};
 use std::ffi::c_void;
 
 /// A block of a pool, and the plans that share it. Opaque; use [`BindingT`].
@@ -32,9 +32,9 @@ pub type StepT = *mut Step;
 pub struct BindingOptions {
     /// sizeof of this structure, as set by forebay_binding_options_init().
     pub struct_size: usize,
-    /// Bytes of the region: no plan may take more. 0: it grows with the plans.
+    /// Bytes of the plan block: no plan may take more. 0: it grows with the plans.
     pub bytes: u64,
-    /// The region begins at a multiple of this power of two, up to 2 MiB.
+    /// The plan block begins at a multiple of this power of two, up to 2 MiB.
     pub alignment: u64,
     /// The most plans kept, 1 to 4096: the one run longest ago goes for one more.
     pub plans_max: u32,
@@ -65,19 +65,21 @@ pub struct BindingStats {
     pub gaps_served: u64,
     /// Those that the pool served.
     pub gaps_missed: u64,
-    /// Recorded fences issued again.
+    /// Recorded fences issued again: those that the reuse of bytes needs.
     pub fences: u64,
-    /// Times that the region was given up because the pool was short of memory.
+    /// Times that the plan block was given up because the pool was short of memory.
     pub given_up: u64,
     /// Plans made of steps that were recorded again.
     pub replanned: u64,
-    /// Bytes of the region; 0 while it is given up.
-    pub region_bytes: u64,
+    /// Bytes of the plan block; 0 while it is given up.
+    pub plan_block_bytes: u64,
     /// Plans kept.
     pub plans: u64,
+    /// Recorded fences left out: other fences say as much, or no bytes are shared by them.
+    pub fences_left_out: u64,
 }
 
-/// Fills `options` with the defaults: a region that grows, 64 plans, no step recorded again.
+/// Fills `options` with the defaults: a plan block that grows, 64 plans, no step recorded again.
 ///
 /// @return FOREBAY_ERROR_INVALID_ARGUMENT for NULL.
 ///
@@ -89,6 +91,21 @@ pub unsafe extern "C" fn forebay_binding_options_init(options: *mut BindingOptio
         // SAFETY: as the caller promised.
         unsafe { put(options, defaults(), "the options") }
     })
+}
+
+/// The structure out of the room's figures, each of which has its name in it: one that is left out
+/// here, there or in this list does not compile.
+fn stats_of(totals: Totals) -> BindingStats {
+    macro_rules! same {
+        ($($name:ident),* $(,)?) => {{
+            let Totals { $($name),* } = totals;
+            BindingStats { struct_size: 0, $($name),* }
+        }};
+    }
+    same! {
+        steps, served, by_pool, fallbacks, missing, late, gaps_served, gaps_missed, fences,
+        given_up, replanned, plan_block_bytes, plans, fences_left_out,
+    }
 }
 
 fn defaults() -> BindingOptions {
@@ -126,7 +143,7 @@ pub unsafe extern "C" fn forebay_plan_bind(
     })
 }
 
-/// Makes a binding without plans, for several that share one region: add them by
+/// Makes a binding without plans, for several that share one plan block: add them by
 /// forebay_binding_add(), or have them learnt by forebay_binding_learn().
 ///
 /// @param options NULL: the defaults.
@@ -167,7 +184,7 @@ pub unsafe extern "C" fn forebay_binding_create(
 /// tells for what shapes the plan is.
 ///
 /// @return FOREBAY_ERROR_BUSY while a step is open; FOREBAY_ERROR_INVALID_ARGUMENT when the plan
-/// takes more bytes than a region that does not grow, or another alignment.
+/// takes more bytes than a plan block that does not grow, or another alignment.
 ///
 /// Thread-safe.
 #[unsafe(no_mangle)]
@@ -206,29 +223,13 @@ pub unsafe extern "C" fn forebay_binding_get_stats(
     stats: *mut BindingStats,
 ) -> Status {
     guarded(|| {
-        let t = binding::get(binding as u64)?.totals();
-        let value = BindingStats {
-            struct_size: 0,
-            steps: t.steps,
-            served: t.served,
-            by_pool: t.by_pool,
-            fallbacks: t.fallbacks,
-            missing: t.missing,
-            late: t.late,
-            gaps_served: t.gaps_served,
-            gaps_missed: t.gaps_missed,
-            fences: t.fences,
-            given_up: t.given_up,
-            replanned: t.replanned,
-            region_bytes: t.region_bytes,
-            plans: t.plans,
-        };
+        let value = stats_of(binding::get(binding as u64)?.totals());
         // SAFETY: as the caller promised.
         unsafe { write_sized(stats, value, "forebay_binding_stats") }
     })
 }
 
-/// Ends a binding. Its region is freed behind all work queued so far.
+/// Ends a binding. Its plan block is freed behind all work queued so far.
 ///
 /// @return FOREBAY_ERROR_BUSY while a step is open, or while a graph captured from a step has not
 /// been released; FOREBAY_ERROR_INVALID_ARGUMENT for a handle that names none.
@@ -249,7 +250,7 @@ pub extern "C" fn forebay_plan_unbind(binding: BindingT) -> Status {
 /// capture is open; FOREBAY_ERROR_NOT_FOUND: no plan has the signature;
 /// FOREBAY_ERROR_INVALID_ARGUMENT: another number of streams, or one twice;
 /// FOREBAY_ERROR_INVALID_STREAM; FOREBAY_ERROR_INVALID_POOL when the pool has been destroyed;
-/// FOREBAY_ERROR_OUT_OF_MEMORY when the region was given up and cannot be had again.
+/// FOREBAY_ERROR_OUT_OF_MEMORY when the plan block was given up and cannot be had again.
 ///
 /// # Safety
 /// `streams` is valid for reads of `count` elements; `step` is NULL or valid for the write.
@@ -347,9 +348,9 @@ pub extern "C" fn forebay_step_record_use(
 }
 
 /// Makes later work of stream `to` wait for the work queued on `from` so far; both are streams of
-/// the step. A recorded fence is issued again by itself only before the next allocation, and
-/// orders reuse of memory alone: where work of one stream reads what another has written, the
-/// program's own fence stays.
+/// the step. A recorded fence is issued again by itself only before the next allocation and where
+/// reuse of memory needs it, and orders that alone: where work of one stream reads what another has
+/// written, the program's own fence stays.
 ///
 /// @return as forebay_step_alloc(); FOREBAY_ERROR_BUSY while a graph capture is open.
 #[unsafe(no_mangle)]
@@ -357,7 +358,8 @@ pub extern "C" fn forebay_step_fence(step: StepT, from: StreamT, to: StreamT) ->
     guarded(|| slow::fence(step as u64, from as u64, to as u64))
 }
 
-/// Ends a step whose buffers in the region are all freed. Blocks that the pool served may live on.
+/// Ends a step whose buffers in the plan block are all freed. Blocks that the pool served may live
+/// on.
 ///
 /// @return FOREBAY_ERROR_BUSY when some are live: the step stays open then;
 /// FOREBAY_ERROR_INVALID_ARGUMENT: it has ended, or is another thread's. Another error is that of
@@ -367,7 +369,7 @@ pub extern "C" fn forebay_step_end(step: StepT) -> Status {
     guarded(|| slow::end(step as u64, false))
 }
 
-/// Ends a step in any case: its buffers in the region are given up, as if freed now.
+/// Ends a step in any case: its buffers in the plan block are given up, as if freed now.
 ///
 /// @return as forebay_step_end(), but never FOREBAY_ERROR_BUSY.
 #[unsafe(no_mangle)]

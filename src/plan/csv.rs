@@ -1,11 +1,11 @@
 //! Planning instances as text: one buffer a line under a header.
 //!
 //! The header names the columns, in any order: `id`, `lower` (or `begin`, `start`, `birth`),
-//! `upper` (or `end`, `death`), `size`; and, where wanted, `alignment` and `offset` (or `fixed`,
-//! empty for none). A lifetime goes from `lower` up to, and without, `upper`: MiniMalloc's form.
-//! Ids may be words; buffers then have their row's number as id, and the words are kept. Rows of
-//! size 0 need no place: they are left out and counted. Any bytes give buffers or an error that
-//! names the line. Owns nothing. Cost: one pass.
+//! `upper` (or `end`, `death`), `size`; and, where wanted, `alignment`, `offset` (or `fixed`, empty
+//! for none) and `tag`, a word that changes nothing of the plan. A lifetime goes from `lower` up
+//! to, and without, `upper`: MiniMalloc's form. Ids may be words; buffers then have their row's
+//! number as id, and the words are kept. Rows of size 0 need no place: they are left out and
+//! counted. Any bytes give buffers or an error that names the line. Owns nothing. Cost: one pass.
 
 use super::Buffer;
 use crate::error::{Error, Result, Status};
@@ -18,6 +18,8 @@ pub struct Instance {
     pub buffers: Vec<Buffer>,
     /// What the buffers are called, where ids are words; else empty.
     pub names: Vec<String>,
+    /// The buffers' tags, where there is a column of them; else empty.
+    pub tags: Vec<String>,
     /// Rows of size 0.
     pub left_out: usize,
 }
@@ -30,9 +32,13 @@ enum Column {
     Size,
     Alignment,
     Fixed,
+    Tag,
 }
 
-const COLUMNS: [(&str, Column); 13] = [
+/// A line: what the buffer is called, its tag, the buffer.
+type Row<'a> = (&'a str, &'a str, Buffer);
+
+const COLUMNS: [(&str, Column); 14] = [
     ("id", Column::Id),
     ("lower", Column::Birth),
     ("begin", Column::Birth),
@@ -46,6 +52,7 @@ const COLUMNS: [(&str, Column); 13] = [
     ("align", Column::Alignment),
     ("offset", Column::Fixed),
     ("fixed", Column::Fixed),
+    ("tag", Column::Tag),
 ];
 
 fn bad(line: usize, text: String) -> Error {
@@ -82,17 +89,17 @@ pub fn read(text: &str) -> Result<Instance> {
     for (at, line) in lines {
         rows.push((at, row(&columns, line).map_err(|why| bad(at, why))?));
     }
-    let words = rows.iter().any(|(_, (name, _))| name.parse::<u64>().is_err());
+    let words = rows.iter().any(|(_, (name, ..))| name.parse::<u64>().is_err());
+    let tagged = columns.contains(&Column::Tag);
     let mut instance = Instance::default();
-    for (number, (at, (name, buffer))) in (0..).zip(rows) {
+    for (number, (at, (name, tag, buffer))) in (0..).zip(rows) {
         if buffer.size == 0 {
             instance.left_out += 1;
             continue;
         }
         let id = if words { number } else { name.parse().unwrap_or(number) };
-        if words {
-            instance.names.push(name.to_owned());
-        }
+        instance.names.extend(words.then(|| name.to_owned()));
+        instance.tags.extend(tagged.then(|| tag.to_owned()));
         if buffer.death <= buffer.birth {
             let Buffer { birth, death, .. } = buffer;
             return Err(bad(
@@ -150,9 +157,8 @@ fn header(line: &str) -> std::result::Result<Vec<Column>, String> {
     Ok(columns)
 }
 
-/// One buffer and what it is called.
-fn row<'a>(columns: &[Column], line: &'a str) -> std::result::Result<(&'a str, Buffer), String> {
-    let mut name = "";
+fn row<'a>(columns: &[Column], line: &'a str) -> std::result::Result<Row<'a>, String> {
+    let (mut name, mut tag) = ("", "");
     let mut buffer = Buffer::new(0, 0, 0, 0);
     let fields = line.split(',').count();
     if fields != columns.len() {
@@ -169,9 +175,10 @@ fn row<'a>(columns: &[Column], line: &'a str) -> std::result::Result<(&'a str, B
             Column::Alignment => buffer.alignment = number(text, "an alignment")?,
             Column::Fixed if text.is_empty() => buffer.fixed = None,
             Column::Fixed => buffer.fixed = Some(number(text, "an offset, or nothing,")?),
+            Column::Tag => tag = text,
         }
     }
-    Ok((name, buffer))
+    Ok((name, tag, buffer))
 }
 
 fn number(text: &str, what: &str) -> std::result::Result<u64, String> {
@@ -207,6 +214,15 @@ mod tests {
         assert_eq!(read.names, ["b1", "b2"]);
         assert_eq!(read.left_out, 1);
         assert_eq!(read.buffers, [Buffer::new(0, 0, 3, 4), Buffer::new(2, 3, 9, 4)]);
+    }
+
+    #[test]
+    fn tags_go_with_their_buffers() {
+        let read =
+            read("tag,id,lower,upper,size\nw,0,0,3,4\nz,1,3,3,0\n,2,3,9,4\n").expect("sound");
+        assert_eq!(read.tags, ["w", ""]);
+        assert_eq!(read.buffers, [Buffer::new(0, 0, 3, 4), Buffer::new(2, 3, 9, 4)]);
+        assert!(super::read("id,lower,upper,size\n0,0,3,4\n").expect("sound").tags.is_empty());
     }
 
     #[test]

@@ -125,6 +125,14 @@ fn read_step(bytes: &[u8]) -> Result<Recording> {
     let (rows, rest) = bytes[STEP_HEAD..].split_at(STEP_ROW * births);
     let (users, waits) = rest.split_at(8 * uses);
     let low = |word: u64| (word >> 16) as u16;
+    // Bits that mean nothing would be lost on the way back to bytes.
+    let spare = users.chunks_exact(8).any(|row| number(row, 0) >> 48 != 0)
+        || waits.chunks_exact(16).any(|row| number(row, 8) >> 32 != 0);
+    if spare {
+        return Err(
+            bad("the plan file's step has a use or a fence with bits set above".to_owned()),
+        );
+    }
     let born = |row: &[u8]| {
         let word = number(row, 32);
         Recorded {

@@ -39,6 +39,7 @@ pub mod bounds;
 pub mod buffer;
 pub mod csv;
 pub mod exact;
+mod fences;
 pub mod file;
 mod fnv;
 pub mod handles;

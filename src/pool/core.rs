@@ -48,8 +48,8 @@ pub struct Side {
     pub pins: u32,
     /// Debug record.
     pub record: Option<super::report::Record>,
-    /// The block is a region that hands out addresses of its own: a free of it is refused.
-    pub region: bool,
+    /// The block is a plan block, which hands out addresses of its own: a free of it is refused.
+    pub plan_block: bool,
 }
 
 /// A lane cache of this pool, wherever its thread is.

@@ -3,7 +3,8 @@
 //! The rungs inside the lock (runs, fences, caches, pages, gather) are room `grow`'s. The
 //! rungs here let the lock go in between: *revoke* other threads' magazines, *wait* for pending
 //! fences until those that have passed suffice, let blocks of whole granules begin *anywhere*,
-//! *evict* idle regions one by one, ask the *owner*. Each rung ends with a fresh try of all inside.
+//! *evict* idle plan blocks one by one, ask the *owner*. Each rung ends with a fresh try of all
+//! inside.
 //! Nothing here is bounded by luck: every rung is tried once, the wait ends after
 //! `FOREBAY_OOM_WAIT_MS`.
 
@@ -149,7 +150,7 @@ impl Rung {
                 if shared.with_core(id, |core| core.lanes.open_captures() > 0)? {
                     return Ok(false);
                 }
-                let evicted = shared.evict_region();
+                let evicted = shared.evict_plan_block();
                 if evicted {
                     // What is given up waits for the work of before.
                     wait(shared, id, Some(Instant::now()), false)?;

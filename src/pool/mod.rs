@@ -170,8 +170,8 @@ pub struct Shared {
     pub free_mode: AtomicU8,
     /// Whether the pool's context is gone.
     pub lost: AtomicBool,
-    /// Regions that may be given up when memory is short.
-    pub regions: Mutex<Vec<Weak<dyn evict::Evictable>>>,
+    /// Owners of plan blocks, which may be given up when memory is short.
+    pub plan_blocks: Mutex<Vec<Weak<dyn evict::Evictable>>>,
 }
 
 impl Shared {
@@ -183,7 +183,7 @@ impl Shared {
             hooks: Mutex::new(Hooks::default()),
             free_mode: AtomicU8::new(0),
             lost: AtomicBool::new(false),
-            regions: Mutex::new(Vec::new()),
+            plan_blocks: Mutex::new(Vec::new()),
         }
     }
 

@@ -376,7 +376,7 @@ pub fn create(driver: Arc<dyn Driver>, settings: Settings) -> Result<u64> {
     shared.lost.store(false, Ordering::Relaxed);
     *shared.core.lock() = Some(Box::new(core));
     *shared.hooks.lock().unwrap_or_else(PoisonError::into_inner) = super::Hooks::default();
-    shared.forget_regions();
+    shared.forget_plan_blocks();
     shared.free_mode.store(free_mode as u8, Ordering::Relaxed);
     shared.id.store(id, Ordering::Release);
     POOLS[id as usize].store(std::ptr::from_ref(shared).cast_mut(), Ordering::Release);

@@ -412,7 +412,7 @@ impl Core {
         // The caller has waited for the device, but not for what overwrites the block now.
         let mode = if self.settings.wipes() { FreeMode::Deferred } else { mode };
         let located = self.locate(address)?;
-        self.check_no_region(address)?;
+        self.check_no_plan_block(address)?;
         match located {
             Located::Slot { class, round, lane: owner } => {
                 let mark = self.marks.mark(round.mark()).swap(0, Ordering::Relaxed);

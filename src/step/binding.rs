@@ -1,16 +1,17 @@
-//! Bindings: plans of one region, and the step that is open.
+//! Bindings: plans of one plan block, and the step that is open.
 //!
-//! Owns regions, plans under signatures, the points at which the last step's lanes ended, and the
-//! totals. Promises: one step at a time; a step that fails to begin has changed nothing but waits
-//! that were queued; plans do not change while a step is open. The plan that was run longest ago
-//! goes when there would be more than the limit. Lock: the binding's own, outside the pool's core;
-//! it is not held while the pool allocates, which may call the pool's owner.
+//! Owns plan blocks, plans under signatures, the points at which the last step's lanes ended, and
+//! the totals. Promises: one step at a time; a step that fails to begin has changed nothing but
+//! waits that were queued; plans do not change while a step is open. The plan that was run longest
+//! ago goes when there would be more than the limit. Lock: the binding's own, outside the pool's
+//! core; it is not held while the pool allocates, which may call the pool's owner.
 
+use super::block::PlanBlock;
 use super::follow::Run;
 use super::record::read;
-use super::region::Region;
 use super::runner::{self, Hot, NOT_LIVE, Runner};
 use super::script::Script;
+use super::totals::Totals;
 use crate::base::handles::Handles;
 use crate::error::{Error, Result, Status};
 use crate::plan::recording::LANES_MAX;
@@ -24,38 +25,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The most plans that a binding may keep.
 pub const PLANS_MAX: usize = 4096;
-
-/// What a binding has done so far.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub struct Totals {
-    /// Steps that have ended.
-    pub steps: u64,
-    /// Allocations that a plan served.
-    pub served: u64,
-    /// Allocations that the pool served as recorded: of buffers that outlive the step.
-    pub by_pool: u64,
-    /// Allocations that the pool served because they were not as recorded, or their bytes were
-    /// in use.
-    pub fallbacks: u64,
-    /// Recorded allocations that did not come.
-    pub missing: u64,
-    /// Frees of planned buffers later than recorded, or on another lane.
-    pub late: u64,
-    /// Allocations that were not planned and were served out of bytes that the plan leaves free.
-    pub gaps_served: u64,
-    /// Those that the pool served: no gap was long enough, or the lifetime not known.
-    pub gaps_missed: u64,
-    /// Recorded fences that were issued again.
-    pub fences: u64,
-    /// Times that the region was given up for memory.
-    pub given_up: u64,
-    /// Plans that were made anew after a step had gone another way.
-    pub replanned: u64,
-    /// Bytes of the region, and 0 while it is given up.
-    pub region_bytes: u64,
-    /// Plans kept.
-    pub plans: u64,
-}
 
 /// A plan of a binding.
 #[derive(Debug)]
@@ -79,13 +48,13 @@ impl Entry {
 /// All that the lock guards.
 #[derive(Debug)]
 pub(super) struct State {
-    pub(super) region: Region,
+    pub(super) block: PlanBlock,
     pub(super) entries: Vec<Entry>,
     plans_max: usize,
-    /// Whether the region grows with its plans.
+    /// Whether the plan block grows with its plans.
     grows: bool,
     pub(super) run: Option<Run>,
-    /// A step is about to open: the region is being taken.
+    /// A step is about to open: the plan block is being taken.
     beginning: bool,
     /// Where the last step's lanes ended, and captures that held some of it.
     last: Vec<Stamp>,
@@ -99,7 +68,7 @@ pub(super) struct State {
     pub(super) totals: Totals,
 }
 
-/// A region of a pool and the plans that share it. See the room's words.
+/// A plan block of a pool and the plans that share it. See the room's words.
 #[derive(Debug)]
 pub struct Binding {
     runner: &'static Runner,
@@ -123,9 +92,9 @@ fn busy(text: &str) -> Error {
 /// What a binding is made with.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
-    /// Bytes of the region; plans that need more are refused. 0: it grows with them.
+    /// Bytes of the plan block; plans that need more are refused. 0: it grows with them.
     pub bytes: u64,
-    /// The region begins at a multiple of this.
+    /// The plan block begins at a multiple of this.
     pub alignment: u64,
     /// Plans kept at most.
     pub plans_max: usize,
@@ -134,7 +103,7 @@ pub struct Setup {
     pub replan_percent: u32,
 }
 
-/// Makes a binding without plans; its number. The region is taken now.
+/// Makes a binding without plans; its number. The plan block is taken now.
 ///
 /// # Errors
 /// [`Status::InvalidArgument`] for limits out of range; as of an allocation.
@@ -151,13 +120,13 @@ pub fn create(pool: u64, setup: Setup, plan: u64) -> Result<u64> {
     }
     let pool = Pool::from_handle(pool)?;
     let shared = registry::pool(pool.id())?;
-    let mut region = Region { address: 0, bytes: setup.bytes, alignment: setup.alignment };
-    if region.missing() {
-        region.address = Region::take(&pool, region.bytes, region.alignment)?;
+    let mut block = PlanBlock { address: 0, bytes: setup.bytes, alignment: setup.alignment };
+    if block.missing() {
+        block.address = PlanBlock::take(&pool, block.bytes, block.alignment)?;
     }
-    let runner = runner::take().inspect_err(|_| drop(region.give(&pool)))?;
+    let runner = runner::take().inspect_err(|_| drop(block.give(&pool)))?;
     let state = State {
-        region,
+        block,
         entries: Vec::new(),
         plans_max: setup.plans_max,
         grows: setup.bytes == 0,
@@ -212,7 +181,7 @@ pub fn get(number: u64) -> Result<Arc<Binding>> {
     BINDINGS.get(number)
 }
 
-/// Ends a binding: its region goes back behind all work queued so far.
+/// Ends a binding: its plan block goes back behind all work queued so far.
 ///
 /// # Errors
 /// [`Status::Busy`] while a step is open, or while a graph that was captured from one may run
@@ -226,7 +195,7 @@ pub fn unbind(number: u64) -> Result<()> {
     if binding.captured(&state)? {
         return Err(busy("a graph was captured from a step; release its capture first"));
     }
-    state.region.give(&binding.pool)?;
+    state.block.give(&binding.pool)?;
     state.ended = true;
     drop(state);
     BINDINGS.let_go(number).map(drop)
@@ -241,7 +210,7 @@ impl Binding {
         self.shared.id.load(Ordering::Relaxed) == self.pool.id()
     }
 
-    /// Whether a graph may still use the region.
+    /// Whether a graph may still use the plan block.
     fn captured(&self, state: &State) -> Result<bool> {
         match self.pool.any_captured(&state.last) {
             Err(error) if error.status() == Status::InvalidPool => Ok(false),
@@ -253,7 +222,7 @@ impl Binding {
     ///
     /// # Errors
     /// [`Status::Busy`] while a step is open; [`Status::InvalidArgument`] when the plan takes more
-    /// bytes than the region has, or another alignment.
+    /// bytes than the plan block has, or another alignment.
     pub fn add(&self, signature: u64, plan: &Plan) -> Result<()> {
         let mut state = self.lock();
         if state.run.is_some() || state.beginning {
@@ -285,47 +254,63 @@ impl Binding {
         Ok(())
     }
 
+    /// Leaves one more fence of a plan out, by its place among those that are issued: a step may
+    /// corrupt then. For tests. Whether there was one.
+    #[doc(hidden)]
+    pub fn forget_fence(&self, signature: u64, place: usize) -> bool {
+        let mut state = self.lock();
+        let Some(at) = state.find(signature) else { return false };
+        let script = &mut state.entries[at].script;
+        let mut waits = std::mem::take(&mut script.waits).into_vec();
+        let there = place < waits.len();
+        if there {
+            waits.remove(place);
+        }
+        script.waits = waits.into();
+        there
+    }
+
     /// What it has done so far. Exact while no step is open.
     pub fn totals(&self) -> Totals {
         let state = self.lock();
-        let region_bytes = if state.region.address == 0 { 0 } else { state.region.bytes };
+        let plan_block_bytes = if state.block.address == 0 { 0 } else { state.block.bytes };
         let plans = state.entries.iter().filter(|entry| entry.is_planned()).count() as u64;
-        Totals { region_bytes, plans, ..state.totals }
+        Totals { plan_block_bytes, plans, ..state.totals }
     }
 
     /// Begins a step on these streams, one for each lane of the plan; its handle. The calling
     /// thread alone may use it.
     ///
     /// # Errors
-    /// [`Status::Busy`]: a step is open, a capture forbids a wait that is needed, or the region's
-    /// tag is suspended;
+    /// [`Status::Busy`]: a step is open, a capture forbids a wait that is needed, or the plan
+    /// block's tag is suspended;
     /// [`Status::NotFound`]: no plan has the signature; [`Status::InvalidArgument`]: another number
     /// of streams, or one twice; [`Status::InvalidStream`]; as of an allocation, where the
-    /// region was given up.
+    /// plan block was given up.
     pub fn begin(self: &Arc<Self>, signature: u64, streams: &[u64]) -> Result<u64> {
         // SAFETY: this thread's own cache, whose serial never changes.
         let thread = unsafe { (*registry::enrol()?).serial };
         let mut state = self.lock();
         let at = self.check_begin(&state, signature, streams)?;
-        if state.region.missing() {
-            let (bytes, alignment) = (state.region.bytes, state.region.alignment);
+        if state.block.missing() {
+            let (bytes, alignment) = (state.block.bytes, state.block.alignment);
             state.beginning = true;
             drop(state);
-            let taken = Region::take(&self.pool, bytes, alignment);
+            let taken = PlanBlock::take(&self.pool, bytes, alignment);
             state = self.lock();
             state.beginning = false;
             // Clean memory: nobody's work is behind it.
-            state.region.address = taken?;
+            state.block.address = taken?;
             state.last.clear();
             state.lost_track = false;
         }
-        if state.region.address != 0 {
-            self.pool.check_awake(state.region.address)?;
+        if state.block.address != 0 {
+            self.pool.check_awake(state.block.address)?;
         }
         self.order(&mut state, streams)?;
         state.over = self.pool.captures_over(streams)?;
         state.begun += 1;
-        let (begun, base) = (state.begun, state.region.address);
+        let (begun, base) = (state.begun, state.block.address);
         let entry = &mut state.entries[at];
         entry.used = begun;
         entry.states.fill(NOT_LIVE);
@@ -409,7 +394,7 @@ impl Binding {
         };
         if !all && hot.live + run.gaps.len() > 0 {
             let text = format!(
-                "{} buffers of the step are live in its region; free them first",
+                "{} buffers of the step are live in its plan block; free them first",
                 hot.live + run.gaps.len()
             );
             state.run = Some(run);
@@ -422,7 +407,9 @@ impl Binding {
         run.undo(entry);
         run.tally.served += hot.served;
         run.tally.missing += run.left_over(hot, entry);
-        run.add_to(totals);
+        run.tally.fences_left_out += entry.script.left_out;
+        run.tally.steps = 1;
+        totals.add(&run.tally);
         let streams: Vec<u64> = hot.streams[..run.lanes].to_vec();
         self.mark_end(&mut state, &streams);
         let replanned = self.learn_from(&mut state, &mut run, &streams);
@@ -431,7 +418,7 @@ impl Binding {
     }
 
     /// Keeps the points at which the lanes are now, and those of captures that held some of the
-    /// step: their graphs have addresses of the region.
+    /// step: their graphs have addresses of the plan block.
     fn mark_end(&self, state: &mut State, streams: &[u64]) {
         state.last = self.pool.captures_since(streams, &state.over).unwrap_or_default();
         for &stream in streams {
@@ -469,26 +456,26 @@ impl Binding {
 }
 
 impl State {
-    /// Makes the region long enough for a plan, where it may grow.
+    /// Makes the plan block long enough for a plan, where it may grow.
     fn fit(&mut self, pool: &Pool, plan: &Plan) -> Result<()> {
         let (bytes, alignment) = (plan.height(), plan.alignment());
-        if bytes <= self.region.bytes && alignment <= self.region.alignment {
+        if bytes <= self.block.bytes && alignment <= self.block.alignment {
             return Ok(());
         }
         if !self.grows {
             return Err(bad(format!(
-                "the plan takes {bytes} bytes at a multiple of {alignment}; the region has {} at \
-                 a multiple of {}",
-                self.region.bytes, self.region.alignment
+                "the plan takes {bytes} bytes at a multiple of {alignment}; the plan block has {} \
+                 at a multiple of {}",
+                self.block.bytes, self.block.alignment
             )));
         }
         if pool.any_captured(&self.last)? {
             return Err(busy("a graph was captured from a step; release its capture first"));
         }
         // The next step takes it anew.
-        self.region.give(pool)?;
-        self.region.bytes = bytes.max(self.region.bytes);
-        self.region.alignment = alignment.max(self.region.alignment);
+        self.block.give(pool)?;
+        self.block.bytes = bytes.max(self.block.bytes);
+        self.block.alignment = alignment.max(self.block.alignment);
         Ok(())
     }
 
@@ -529,17 +516,17 @@ impl State {
 impl Evictable for Binding {
     fn evict(&self) -> bool {
         let Ok(mut state) = self.state.try_lock() else { return false };
-        let in_use = state.run.is_some() || state.beginning || state.region.address == 0;
+        let in_use = state.run.is_some() || state.beginning || state.block.address == 0;
         if in_use || self.captured(&state).unwrap_or(true) {
             return false;
         }
-        let given = state.region.give(&self.pool);
+        let given = state.block.give(&self.pool);
         if let Err(error) = given {
-            tracing::warn!(%error, "a plan's region could not be given up");
+            tracing::warn!(%error, "a plan block could not be given up");
             return false;
         }
         state.totals.given_up += 1;
-        tracing::info!(bytes = state.region.bytes, "a plan's idle region was given up for memory");
+        tracing::info!(bytes = state.block.bytes, "an idle plan block was given up for memory");
         true
     }
 }

@@ -11,9 +11,10 @@
 //! bytes is unordered. Cost: O(1) for one mismatch and O([`NEAR`]) to look around; O(n) while a
 //! buffer is late.
 
-use super::binding::{Entry, Totals};
+use super::binding::Entry;
 use super::gaps::Gap;
 use super::runner::{Hot, LIVE, NOT_LIVE};
+use super::totals::Totals;
 use crate::error::Result;
 use crate::pool::Pool;
 use crate::pool::record::Event;
@@ -105,20 +106,6 @@ impl Run {
     /// Births that did not come by the step's end.
     pub(super) fn left_over(&self, hot: &Hot, entry: &Entry) -> u64 {
         (entry.script.len() - hot.cursor).saturating_sub(self.unresolved) as u64
-    }
-
-    /// Adds the step to a binding's totals.
-    pub(super) fn add_to(&self, totals: &mut Totals) {
-        let t = &self.tally;
-        totals.steps += 1;
-        totals.served += t.served;
-        totals.by_pool += t.by_pool;
-        totals.fallbacks += t.fallbacks;
-        totals.missing += t.missing;
-        totals.late += t.late;
-        totals.gaps_served += t.gaps_served;
-        totals.gaps_missed += t.gaps_missed;
-        totals.fences += t.fences;
     }
 
     /// Serves an allocation on a lane.

@@ -1,29 +1,29 @@
 //! What was not planned, served out of bytes that the plan leaves free.
 //!
-//! An allocation says how many planned births it lives through at most. What is free in the region
-//! from now until then is what no live buffer has, and none that is born meanwhile; the shortest
-//! such gap that is long enough is taken. With several lanes, bytes that another lane had in this
-//! step, or will have later, count as taken too: nothing would order the two. One that outlives
-//! what it said keeps its bytes: births that would have them go to the pool. Must not move what is
-//! planned. Cost: O(n log n) an allocation, for n buffers of the plan.
+//! An allocation says how many planned births it lives through at most. What is free in the plan
+//! block from now until then is what no live buffer has, and none that is born meanwhile; the
+//! shortest such gap that is long enough is taken. With several lanes, bytes that another lane had
+//! in this step, or will have later, count as taken too: nothing would order the two. One that
+//! outlives what it said keeps its bytes: births that would have them go to the pool. Must not move
+//! what is planned. Cost: O(n log n) an allocation, for n buffers of the plan.
 
 use super::binding::Entry;
 use super::follow::{ANY_LANE, Run, Taint};
 use super::record::ALIGNMENT;
 use super::runner::{Hot, LIVE};
 
-/// A buffer that is not planned and lies in the region.
+/// A buffer that is not planned and lies in the plan block.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Gap {
-    /// First and past byte, from the region's start.
+    /// First and past byte, from the plan block's start.
     pub(super) bytes: (u64, u64),
     /// The birth from which on it may be in the way.
     pub(super) due: usize,
 }
 
 impl Run {
-    /// Serves an allocation that is not planned, in a region of `room` bytes: its address; `None`:
-    /// the pool is to serve it. `births`: through how many births it lives; 0: not known.
+    /// Serves an allocation that is not planned, in a plan block of `room` bytes: its address;
+    /// `None`: the pool is to serve it. `births`: through how many births it lives; 0: not known.
     pub(super) fn serve_gap(
         &mut self,
         (hot, entry): (&mut Hot, &mut Entry),

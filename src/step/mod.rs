@@ -5,7 +5,7 @@
 //! - **step**: what a program does again and again: the same buffers in the same order. It is
 //!   **recorded** once (room `pool::record`), planned (room `plan`), and then run by its plan.
 //! - **lane**: one stream of a step, numbered from 0; a step names its streams when it begins.
-//! - **binding**: a block of a pool, the **region**, and the plans that share it, each under a
+//! - **binding**: a block of a pool, the **plan block**, and the plans that share it, each under a
 //!   **signature**: a number for the shapes that a plan is for. A binding has one step open at
 //!   a time.
 //! - **ordinal**: the number of a birth in a step, from 0. A buffer is **due** at the ordinal
@@ -15,9 +15,10 @@
 //! # What happens
 //!
 //! [`record`] makes a recorded step of a pool's log; [`script`] makes a plan a list of births and
-//! frees; [`binding`] owns region and plans, begins and ends steps; [`hot`] serves what comes as
-//! it was recorded; [`slow`] all else: [`follow`] finds the place again after what was not
-//! recorded, [`gaps`] serves what is not planned out of bytes that the plan leaves free.
+//! frees; [`block`] takes the plan block and gives it back; [`binding`] owns it and the plans,
+//! begins and ends steps; [`hot`] serves what comes as it was recorded; [`slow`] all else:
+//! [`follow`] finds the place again after what was not recorded, [`gaps`] serves what is not
+//! planned out of bytes that the plan leaves free.
 //!
 //! # Promises
 //!
@@ -29,14 +30,14 @@
 //!   fences are issued again at their places.
 //! - No driver call is made in a step of one lane that goes as recorded, and none between two such
 //!   steps on one stream.
-//! - The region is exactly as long as the highest plan was when it was bound, and is given up when
-//!   the pool is short of memory and no step is open; the next step takes another.
+//! - The plan block is exactly as long as the highest plan was when it was bound, and is given up
+//!   when the pool is short of memory and no step is open; the next step takes another.
 //! - A step belongs to the thread that began it: calls of others are errors.
 //!
 //! Captures: a step may be captured whole, as the first of its binding on a stream that captures,
-//! where it has one lane. The region is then the graph's until the capture is released: no other
-//! step begins, and it is not given up. With several lanes a step is refused while a capture is
-//! open, as the pool records no fence then.
+//! where it has one lane. The plan block is then the graph's until the capture is released: no
+//! other step begins, and it is not given up. With several lanes a step is refused while a capture
+//! is open, as the pool records no fence then.
 //!
 //! Must not move or free what is in use; must not wait for the device, but where a stream of an
 //! earlier step is gone untold. Cost: an allocation or free as recorded is O(1), some ns, no lock;
@@ -44,13 +45,15 @@
 //! what is not planned. Memory: some 70 bytes a buffer.
 
 pub mod binding;
+mod block;
 mod follow;
 mod gaps;
 pub mod hot;
 pub mod record;
-mod region;
 mod runner;
 mod script;
 pub mod slow;
+pub mod totals;
 
-pub use binding::{Binding, Totals};
+pub use binding::Binding;
+pub use totals::Totals;

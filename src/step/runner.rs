@@ -29,7 +29,7 @@ pub(super) const LIVE: u8 = 1;
 /// What the hot path reads and writes.
 #[derive(Debug)]
 pub(super) struct Hot {
-    /// The region's first address.
+    /// The plan block's first address.
     pub(super) base: usize,
     pub(super) births: *mut Birth,
     /// The next birth's ordinal.

@@ -4,8 +4,8 @@
 //! thread's, a stream that is no lane of it, an address that is no live buffer. What the plan
 //! does not serve the pool does, with the binding's lock open. Cost: a lock; see [`super`].
 
-use super::binding::{Binding, State};
-use super::follow::Served;
+use super::binding::{Binding, Entry, State};
+use super::follow::{Run, Served};
 use super::runner::{self, Hot, Runner};
 use crate::error::{Error, Result, Status};
 use crate::pool::order::stream_name;
@@ -68,6 +68,31 @@ impl Owned {
         lane.map(|lane| lane as u16).ok_or_else(|| {
             let text = format!("stream {stream:#x} is no lane of this step");
             Error::new(Status::InvalidStream, text)
+        })
+    }
+
+    /// Does what `f` does to a live buffer of the step at an address; it answers whether there is
+    /// one at the offset. False: the address is not in the plan block, and is the pool's to know.
+    ///
+    /// # Errors
+    /// As [`not_live`]: it lies in the plan block, and no live buffer begins there.
+    fn inside(
+        &self,
+        address: usize,
+        f: impl FnOnce(&mut Run, (&mut Hot, &mut Entry), u64) -> bool,
+    ) -> Result<bool> {
+        self.with(|state, hot| {
+            let State { run, entries, block, .. } = state;
+            let Some(run) = run else { return Ok(true) };
+            let offset = address.wrapping_sub(block.address) as u64;
+            if block.address == 0 || offset >= block.bytes {
+                return Ok(false);
+            }
+            let entry = &mut entries[run.entry];
+            match f(run, (hot, entry), offset) {
+                true => Ok(true),
+                false => Err(not_live(address, !entry.script.at(offset).is_empty())),
+            }
         })
     }
 
@@ -159,10 +184,10 @@ pub unsafe fn alloc_within(
             return Ok(0);
         }
         let found = owned.with(|state, hot| {
-            let State { run, entries, region, .. } = state;
+            let State { run, entries, block, .. } = state;
             let run = run.as_mut()?;
             let entry = &mut entries[run.entry];
-            run.serve_gap((hot, entry), region.bytes, (bytes as u64, lane), births)
+            run.serve_gap((hot, entry), block.bytes, (bytes as u64, lane), births)
         });
         found.map_or_else(|| owned.ask_pool(bytes, 0, stream), Ok)
     };
@@ -193,16 +218,8 @@ pub extern "C" fn free(step: u64, address: *mut c_void, stream: u64) -> Status {
 fn free_slow(step: u64, address: usize, stream: u64) -> Result<()> {
     let owned = owned(step)?;
     let lane = owned.lane(stream)?;
-    let ended = owned.with(|state, hot| {
-        let State { run, entries, region, .. } = state;
-        let Some(run) = run else { return Ok(true) };
-        let offset = address.wrapping_sub(region.address) as u64;
-        if region.address == 0 || offset >= region.bytes {
-            return Ok(false);
-        }
-        let entry = &mut entries[run.entry];
-        let ended = run.end((hot, entry), offset, lane) || run.end_gap((hot, entry), offset, lane);
-        if ended { Ok(true) } else { Err(not_live(address, !entry.script.at(offset).is_empty())) }
+    let ended = owned.inside(address, |run, (hot, entry), offset| {
+        run.end((hot, entry), offset, lane) || run.end_gap((hot, entry), offset, lane)
     })?;
     if !ended {
         owned.binding.pool.dealloc(address, stream)?;
@@ -217,7 +234,7 @@ fn not_live(address: usize, begins: bool) -> Error {
         true => (Status::DoubleFree, "no live buffer of the step begins there now"),
         false => (Status::InteriorPointer, "no buffer of the step begins there"),
     };
-    Error::new(status, format!("address {address:#x} lies in the step's region, and {what}"))
+    Error::new(status, format!("address {address:#x} lies in the step's plan block, and {what}"))
 }
 
 /// Notes that work on another lane uses a buffer of the step: as the pool's own function does.
@@ -227,19 +244,8 @@ fn not_live(address: usize, begins: bool) -> Error {
 pub fn record_use(step: u64, address: usize, stream: u64) -> Result<()> {
     let owned = owned(step)?;
     let lane = owned.lane(stream)?;
-    let noted = owned.with(|state, hot| {
-        let State { run, entries, region, .. } = state;
-        let Some(run) = run else { return Ok(true) };
-        let offset = address.wrapping_sub(region.address) as u64;
-        if region.address == 0 || offset >= region.bytes {
-            return Ok(false);
-        }
-        let entry = &mut entries[run.entry];
-        match run.use_by((hot, entry), offset, lane) {
-            true => Ok(true),
-            false => Err(not_live(address, !entry.script.at(offset).is_empty())),
-        }
-    })?;
+    let noted = owned
+        .inside(address, |run, (hot, entry), offset| run.use_by((hot, entry), offset, lane))?;
     if !noted {
         owned.binding.pool.record_use(address, stream)?;
     }

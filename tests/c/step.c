@@ -96,7 +96,7 @@ static void run_steps(forebay_binding_t binding, forebay_pool_t pool) {
   }
   const forebay_binding_stats stats = stats_of(binding);
   CHECK(stats.steps == 100 && stats.served == 300 && stats.fallbacks == 0 && stats.late == 0);
-  CHECK(stats.region_bytes == 12 * K && stats.plans == 1);
+  CHECK(stats.plan_block_bytes == 12 * K && stats.plans == 1);
 }
 
 static void run_astray(forebay_binding_t binding) {

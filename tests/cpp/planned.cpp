@@ -32,9 +32,9 @@ void one_lane(const forebay::pool &pool) {
   CHECK(buffers[0].death < buffers[2].birth && buffers[2].death == 5);
   const forebay::plan plan(recorded);
   CHECK(plan.info().height == plan.info().bound);
-  const forebay::binding bound(plan, pool);
+  forebay::binding bound(plan, pool);
   CHECK_THROWS(forebay::failure, forebay::binding(plan, pool));
-  CHECK(bound.stats().region_bytes == plan.info().height);
+  CHECK(bound.stats().plan_block_bytes == plan.info().height);
   for (int i = 0; i < 10; ++i) {
     forebay::PlannedStep first(bound, recorded.streams());
     CHECK_THROWS(forebay::failure, forebay::PlannedStep(bound));
@@ -59,6 +59,21 @@ void one_lane(const forebay::pool &pool) {
     }
   }
   CHECK(bound.stats().steps == 10 && bound.stats().served == 30 && bound.stats().fallbacks == 0);
+  // Streams in braces, of either type.
+  const forebay_stream_t plain = nullptr;
+  CHECK_THROWS(forebay::failure, forebay::PlannedStep(bound, {plain, plain}));
+  CHECK_THROWS(forebay::failure, forebay::PlannedStep(bound, {plain}, 7));
+  CHECK_THROWS(forebay::failure, forebay::PlannedStep(bound, {forebay::stream_ref{}}, 7));
+  {
+    // A binding with a step open does not end, and says so; afterwards it does.
+    const forebay::PlannedStep open(bound, {plain});
+    CHECK_THROWS(forebay::failure, bound.end());
+    CHECK(bound.get() != nullptr && bound.stats().plan_block_bytes == plan.info().height);
+  }
+  bound.end();
+  CHECK(bound.get() == nullptr);
+  const forebay::binding again(plan, pool);
+  CHECK(again.stats().plan_block_bytes == plan.info().height);
 }
 
 void two_lanes(const forebay::pool &pool) {

@@ -11,7 +11,7 @@ use forebay::plan::{self, Buffer, Options, Plan};
 use serde_json::json;
 
 use super::{Failure, say, table};
-use crate::args::PlanArgs;
+use crate::args::{Colour, PlanArgs};
 use crate::cpu_time::thread_cpu_ns;
 use crate::instance::{self, Instance};
 use crate::picture;
@@ -32,13 +32,20 @@ pub fn run(args: &PlanArgs) -> Result<bool, Failure> {
         searchers: args.searchers,
         ..Options::default()
     };
+    if args.colour == Colour::Tag && instance.tags.is_empty() {
+        return Err(Failure::Message(format!(
+            "{name}: it has no tags to colour by: a table has them in a column tag, an alloc CSV \
+             in its column op; leave --colour out for sizes"
+        )));
+    }
     let (start, cpu) = (Instant::now(), thread_cpu_ns());
     let plan = solve(args, &instance.buffers, &options)
         .map_err(|error| format!("{name}: {}", error.message()))?;
     let seconds = start.elapsed().as_secs_f64();
     let cpu_seconds = (thread_cpu_ns() - cpu) as f64 / 1e9;
     if let Some(path) = &args.svg {
-        write(path, picture::svg(&plan, &name).as_bytes())?;
+        let tags = (args.colour == Colour::Tag).then_some(instance.tags.as_slice());
+        write(path, picture::svg(&plan, &name, tags).as_bytes())?;
     }
     if let Some(path) = &args.out {
         match path.extension().is_some_and(|ending| ending == "csv") {

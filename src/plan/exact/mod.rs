@@ -270,3 +270,6 @@ impl<'j> Exact<'j> {
         true
     }
 }
+
+#[cfg(test)]
+mod tests;

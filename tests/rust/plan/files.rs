@@ -4,6 +4,7 @@
 mod body;
 
 use crate::random::{Random, seed};
+use body::seal;
 use forebay::error::{Error, Status};
 use forebay::plan::{Buffer, Options, Plan, solve};
 
@@ -12,16 +13,6 @@ fn plan() -> Plan {
     let high = Buffer { birth: u64::MAX - 1, death: u64::MAX, ..Buffer::new(u64::MAX, 0, 0, 9) };
     let some = [Buffer::new(5, 0, 3, 32), fixed, Buffer::new(2, 1, 4, 33), high];
     solve(&some, &Options::default()).expect("a plan")
-}
-
-/// The checksum as the format says it, written anew here.
-fn seal(bytes: &mut [u8]) {
-    let end = bytes.len() - 8;
-    let mut hash = 0xcbf2_9ce4_8422_2325u64;
-    for byte in &bytes[..end] {
-        hash = (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
-    }
-    bytes[end..].copy_from_slice(&hash.to_le_bytes());
 }
 
 fn refused(bytes: &[u8]) -> Error {
@@ -45,19 +36,38 @@ fn there_and_back() {
 }
 
 #[test]
+fn a_step_of_several_lanes_comes_back() {
+    let bytes = body::lanes();
+    // Four of five buffers are placed; then the step: head, births, uses, fences.
+    assert_eq!(bytes.len(), 40 + 4 * 56 + 32 + 5 * 40 + 2 * 8 + 7 * 16 + 8);
+    let plan = Plan::from_bytes(&bytes).expect("sound");
+    assert_eq!(plan.to_bytes(), bytes);
+    let step = plan.recording().expect("it has one");
+    assert_eq!((step.lanes, step.births.len()), (3, 5));
+    assert_eq!((step.uses.as_slice(), step.fences.len()), (&[(1, 2), (3, 1)][..], 7));
+    assert_eq!((step.births[4].tag, step.births[4].lane, step.births[4].end_lane), (3, 0, 1));
+    assert_eq!(body::altered(&[]), bytes);
+}
+
+#[test]
 fn every_cut_and_every_changed_byte_is_noticed() {
-    let bytes = plan().to_bytes();
+    for bytes in [plan().to_bytes(), body::lanes()] {
+        every_change_is_noticed(&bytes);
+    }
+}
+
+fn every_change_is_noticed(bytes: &[u8]) {
     for length in 0..bytes.len() {
         refused(&bytes[..length]);
     }
     for at in 0..bytes.len() {
         for bit in 0..8 {
-            let mut changed = bytes.clone();
+            let mut changed = bytes.to_vec();
             changed[at] ^= 1 << bit;
             refused(&changed);
         }
     }
-    let mut longer = bytes.clone();
+    let mut longer = bytes.to_vec();
     longer.push(0);
     refused(&longer);
 }
@@ -93,6 +103,60 @@ fn a_sealed_lie_is_found_out() {
         let error = refused(&changed);
         assert!(error.message().contains(text), "{error} does not say {text:?}");
     }
+}
+
+#[test]
+fn a_sealed_lie_about_lanes_is_found_out() {
+    let bytes = body::lanes();
+    let step = 40 + 4 * 56;
+    let with = |at: usize, value: u64| {
+        let mut changed = bytes.clone();
+        changed[at..at + 8].copy_from_slice(&value.to_le_bytes());
+        seal(&mut changed);
+        changed
+    };
+    let birth = |i: usize, field: usize| step + 32 + 40 * i + 8 * field;
+    let used = |i: usize| step + 32 + 5 * 40 + 8 * i;
+    let fence = |i: usize, field: usize| used(2) + 16 * i + 8 * field;
+    let cases = [
+        (with(step, 65), "65 lanes"),
+        (with(step, 2), "on a lane that the step has not"),
+        (with(step, 1 << 16), "cut short"),
+        (with(step + 8, 4), "cut short"),
+        (with(step + 24, u64::MAX), "cut short"),
+        (with(birth(0, 2), 65), "not as it was recorded"),
+        (with(birth(2, 1), 7), "4 of 5 recorded buffers"),
+        (with(birth(3, 0), 99), "not in the order of their births"),
+        (with(birth(4, 4), 3 << 32 | 5), "on a lane that the step has not"),
+        (with(used(0), 7 << 16), "a use of no buffer"),
+        (with(used(0), 1 << 16 | 3), "a use of no buffer"),
+        (with(fence(0, 0), 11), "the fences are not in their order"),
+        (with(fence(6, 1), 1 << 16 | 3), "a fence of lanes 1 and 3"),
+        // Bits that mean nothing are refused: they would be lost in the plan's bytes.
+        (with(used(0), 1 << 48 | 1 << 16 | 2), "bits set above"),
+        (with(fence(0, 1), 1 << 32 | 1), "bits set above"),
+        // The only way from the second lane to the third.
+        (with(fence(3, 1), 2 << 16 | 1), "no fence orders their lanes"),
+    ];
+    for (changed, text) in cases {
+        let error = refused(&changed);
+        assert!(error.message().contains(text), "{error} does not say {text:?}");
+    }
+}
+
+#[test]
+fn the_fuzz_body_over_changed_steps() {
+    let mut rng = Random(seed(9));
+    let mut read = 0;
+    for _ in 0..20_000 {
+        let changes: Vec<u8> = (0..3 * (1 + rng.below(4))).map(|_| rng.bits() as u8).collect();
+        // Small numbers are lanes, times and counts that could be meant.
+        let small = |(i, b): (usize, &u8)| if i % 3 == 2 && *b < 200 { *b % 20 } else { *b };
+        let changes: Vec<u8> = changes.iter().enumerate().map(small).collect();
+        body::read(&changes);
+        read += usize::from(Plan::from_bytes(&body::altered(&changes)).is_ok());
+    }
+    assert!((500..15_000).contains(&read), "{read} of 20,000 are plans");
 }
 
 #[test]

@@ -8,7 +8,8 @@ use crate::model::{
 use crate::recorded::plan_of;
 use forebay::error::Status;
 use forebay::plan::handles;
-use forebay::step::binding::{self, Binding, Totals};
+use forebay::step::Totals;
+use forebay::step::binding::{self, Binding};
 use forebay::step::{record as recordings, slow};
 use std::sync::Arc;
 
@@ -165,7 +166,7 @@ fn late_frees_keep_their_bytes() {
     let ops = [Op::Alloc(0, 4096, 0), Op::Free(0, 0), Op::Alloc(1, 4096, 0), Op::Free(1, 0)];
     let mut random = Random(4);
     let bound = Bound::new(&ops, 1, &mut random);
-    assert_eq!(bound.totals().region_bytes, 4096, "the two share their bytes");
+    assert_eq!(bound.totals().plan_block_bytes, 4096, "the two share their bytes");
     let late = [Op::Alloc(0, 4096, 0), Op::Alloc(1, 4096, 0), Op::Free(0, 0), Op::Free(1, 0)];
     for round in 1..=3 {
         bound.run(&late, &mut random);
@@ -246,7 +247,7 @@ fn lanes_of(ops: &[Op]) -> usize {
 /// What is not planned takes bytes that nobody has until its end; else it is the pool's.
 #[test]
 fn gaps_serve_what_is_not_planned() {
-    // A staircase: the region is 12 KiB, of which the first births use little.
+    // A staircase: the plan block is 12 KiB, of which the first births use little.
     let ops = [
         Op::Alloc(0, 4096, 0),
         Op::Alloc(1, 1024, 0),
@@ -257,7 +258,7 @@ fn gaps_serve_what_is_not_planned() {
     ];
     let mut random = Random(5);
     let bound = Bound::new(&ops, 1, &mut random);
-    let (bytes, stream) = (bound.totals().region_bytes as usize, bound.rig.streams[0]);
+    let (bytes, stream) = (bound.totals().plan_block_bytes as usize, bound.rig.streams[0]);
     assert_eq!(bytes, 12288);
     let inside = |address: usize, base: usize| address.wrapping_sub(base) < bytes;
     let step = bound.begin();

@@ -177,14 +177,14 @@ fn addresses_and_streams_in_a_step() {
     assert_eq!(step_free(step, live, 0), Status::InvalidStream);
     let fence = slow::fence(step, 0, stream).expect_err("no lane");
     assert_eq!(fence.status(), Status::InvalidStream);
-    // The pool's own functions do not free what is in a region, not even its first buffer.
+    // The pool's own functions do not free what is in a plan block, not even its first buffer.
     let base = live.min(second);
     for wrong in [base, base + 512] {
-        let refused = rig.pool.dealloc(wrong, stream).expect_err("a region's");
+        let refused = rig.pool.dealloc(wrong, stream).expect_err("a plan block's");
         assert!(matches!(refused.status(), Status::InvalidArgument | Status::InteriorPointer));
     }
-    let refused = rig.pool.dealloc(base, SYNC_STREAM).expect_err("a region's");
-    says(&refused, Status::InvalidArgument, "belongs to a plan's region");
+    let refused = rig.pool.dealloc(base, SYNC_STREAM).expect_err("a plan block's");
+    says(&refused, Status::InvalidArgument, "belongs to a plan block");
     assert_eq!(step_free(step, live, stream), Status::Ok);
     assert_eq!(step_free(step, live, stream), Status::DoubleFree);
     assert!(last().contains("no live buffer of the step begins there"), "{}", last());

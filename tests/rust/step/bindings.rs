@@ -1,4 +1,4 @@
-//! Bindings: regions given up and taken again, several plans by signature, plans that are learnt,
+//! Bindings: plan blocks given up and taken again, several plans by signature, plans learnt,
 //! captures, plans kept in bytes.
 
 use super::children::apart;
@@ -29,33 +29,33 @@ fn chain(count: u32, bytes: usize) -> Vec<Op> {
 }
 
 #[test]
-fn an_idle_region_is_given_up_for_memory_and_taken_again() {
+fn an_idle_plan_block_is_given_up_for_memory_and_taken_again() {
     let ops = chain(10, 64 * MIB);
     let mut random = Random(1);
     let bound = Bound::new(&ops, 1, &mut random);
     let stream = bound.rig.streams[0];
     bound.run(&ops, &mut random);
-    assert_eq!(bound.totals().region_bytes, 128 << 20);
-    // While a step is open the region stays, and the request fails.
+    assert_eq!(bound.totals().plan_block_bytes, 128 << 20);
+    // While a step is open the plan block stays, and the request fails.
     let step = bound.begin();
     let refused = bound.rig.pool.alloc(200 * MIB, stream).expect_err("256 MiB in all");
     assert_eq!(refused.status(), Status::OutOfMemory);
     slow::end(step, false).expect("open");
     bound.rig.finish();
-    let large = bound.rig.pool.alloc(200 * MIB, stream).expect("the idle region makes room");
-    assert_eq!((bound.totals().given_up, bound.totals().region_bytes), (1, 0));
+    let large = bound.rig.pool.alloc(200 * MIB, stream).expect("the idle plan block makes room");
+    assert_eq!((bound.totals().given_up, bound.totals().plan_block_bytes), (1, 0));
     // It cannot be had again while that lives; afterwards it can.
     let refused = bound.binding.begin(0, &bound.rig.streams).expect_err("no memory");
     assert_eq!(refused.status(), Status::OutOfMemory);
     bound.rig.pool.dealloc(large, stream).expect("live");
     bound.rig.finish();
     bound.run(&ops, &mut random);
-    assert_eq!((bound.totals().region_bytes, bound.totals().served), (128 << 20, 20));
+    assert_eq!((bound.totals().plan_block_bytes, bound.totals().served), (128 << 20, 20));
     bound.end();
 }
 
 #[test]
-fn plans_of_several_shapes_share_one_region() {
+fn plans_of_several_shapes_share_one_plan_block() {
     let rig = Rig::new(256 * MIB, 1);
     let mut random = Random(2);
     let shapes: Vec<Vec<Op>> = (1..=4).map(|n| chain(20 * n, 10_000 * n as usize)).collect();
@@ -81,7 +81,7 @@ fn plans_of_several_shapes_share_one_region() {
     let totals = bound.totals();
     assert_eq!((totals.served, totals.fallbacks, totals.missing), (10 * (40 + 60 + 80), 0, 0));
     // As long as the highest of them: two buffers of 40,000 bytes.
-    assert_eq!(totals.region_bytes, 40_448 + 40_000);
+    assert_eq!(totals.plan_block_bytes, 40_448 + 40_000);
     assert_eq!(rig.finish().1, 0);
     // The second was run longest ago of the three.
     let (plan, _) = plan_of(recordings_held[0]);
@@ -162,11 +162,11 @@ fn a_plan_of_several_lanes_is_kept_in_bytes() {
     rig.end();
 }
 
-/// The first step of a binding may be captured; the region is the graph's until the release.
+/// The first step of a binding may be captured; the plan block is the graph's until the release.
 #[test]
-fn a_captured_step_keeps_its_region_until_the_release() {
+fn a_captured_step_keeps_its_plan_block_until_the_release() {
     // An open capture is the whole process's.
-    if apart("bindings::a_captured_step_keeps_its_region_until_the_release") {
+    if apart("bindings::a_captured_step_keeps_its_plan_block_until_the_release") {
         return;
     }
     let ops = chain(6, 9000);
@@ -197,7 +197,7 @@ fn a_captured_step_keeps_its_region_until_the_release() {
     // The graph may be launched: no eager step, no end, no giving up.
     let busy = bound.binding.begin(0, &bound.rig.streams).expect_err("the graph's");
     assert_eq!(busy.status(), Status::Busy);
-    let refused = bound.rig.pool.alloc(256 * MIB, stream).expect_err("the region stays");
+    let refused = bound.rig.pool.alloc(256 * MIB, stream).expect_err("the plan block stays");
     assert_eq!((refused.status(), bound.totals().given_up), (Status::OutOfMemory, 0));
     assert_eq!(binding::unbind(bound.number()).expect_err("busy").status(), Status::Busy);
     capture::release(number).expect("ended");

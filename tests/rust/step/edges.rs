@@ -82,7 +82,7 @@ fn a_fence_too_early_does_not_stand_for_the_recorded_one() {
     for early in [true, false] {
         let mut random = Random(2);
         let bound = Bound::new(&ops, 2, &mut random);
-        assert_eq!(bound.totals().region_bytes, 8192, "they share");
+        assert_eq!(bound.totals().plan_block_bytes, 8192, "they share");
         let streams = bound.streams();
         let fence = |step| slow::fence(step, streams[0], streams[1]).expect("lanes");
         bound.rig.finish();
@@ -115,7 +115,7 @@ fn a_use_by_the_lane_of_the_recorded_end_holds_the_bytes_when_another_frees() {
     let again = [Op::Alloc(1, 8192, 1), Op::Free(1, 1), Op::Alloc(2, 8192, 1), Op::Free(2, 1)];
     let ops: Vec<Op> = [ONE[0], ONE[1], Op::Fence(0, 1)].into_iter().chain(again).collect();
     let bound = Bound::new(&ops, 2, &mut Random(3));
-    assert_eq!(bound.totals().region_bytes, 8192, "all share");
+    assert_eq!(bound.totals().plan_block_bytes, 8192, "all share");
     let streams = bound.streams();
     let step = bound.begin();
     let first = step_alloc(step, 8192, streams[0]).expect("planned");
@@ -130,11 +130,11 @@ fn a_use_by_the_lane_of_the_recorded_end_holds_the_bytes_when_another_frees() {
     bound.end();
 }
 
-/// A graph may have the region's addresses although its capture was over before the step was.
+/// A graph may have the plan block's addresses although its capture was over before the step was.
 #[test]
-fn a_capture_that_ends_inside_a_step_keeps_the_region() {
+fn a_capture_that_ends_inside_a_step_keeps_the_plan_block() {
     // An open capture is the whole process's.
-    if apart("edges::a_capture_that_ends_inside_a_step_keeps_the_region") {
+    if apart("edges::a_capture_that_ends_inside_a_step_keeps_the_plan_block") {
         return;
     }
     for begun_inside in [false, true] {
@@ -152,7 +152,7 @@ fn a_capture_that_ends_inside_a_step_keeps_the_region() {
         assert_eq!(busy.status(), Status::Busy, "begun inside: {begun_inside}");
         let busy = bound.binding.begin(0, &bound.rig.streams).expect_err("the graph's");
         assert_eq!(busy.status(), Status::Busy);
-        bound.rig.pool.alloc(256 * MIB, stream).expect_err("the region stays");
+        bound.rig.pool.alloc(256 * MIB, stream).expect_err("the plan block stays");
         assert_eq!(bound.totals().given_up, 0);
         capture::release(number).expect("ended");
         bound.rig.finish();
@@ -163,9 +163,9 @@ fn a_capture_that_ends_inside_a_step_keeps_the_region() {
 
 /// One that was over before the step began has nothing of it.
 #[test]
-fn a_capture_of_before_does_not_keep_the_region() {
+fn a_capture_of_before_does_not_keep_the_plan_block() {
     // An open capture is the whole process's.
-    if apart("edges::a_capture_of_before_does_not_keep_the_region") {
+    if apart("edges::a_capture_of_before_does_not_keep_the_plan_block") {
         return;
     }
     let bound = Bound::new(&ONE, 1, &mut Random(6));
@@ -209,11 +209,11 @@ fn a_strangers_capture_on_a_lane_of_before_keeps_nothing() {
     bound.rig.finish();
 }
 
-/// A region that is given up while a capture is open makes no room: it stays.
+/// A plan block that is given up while a capture is open makes no room: it stays.
 #[test]
-fn no_region_is_given_up_while_a_capture_is_open() {
+fn no_plan_block_is_given_up_while_a_capture_is_open() {
     // An open capture is the whole process's.
-    if apart("edges::no_region_is_given_up_while_a_capture_is_open") {
+    if apart("edges::no_plan_block_is_given_up_while_a_capture_is_open") {
         return;
     }
     let ops = [Op::Alloc(0, 128 * MIB, 0), Op::Free(0, 0)];
@@ -223,23 +223,23 @@ fn no_region_is_given_up_while_a_capture_is_open() {
     let number = capture::begin(other).expect("a stream");
     let refused = bound.rig.pool.alloc(200 * MIB, stream).expect_err("256 MiB in all");
     assert_eq!(refused.status(), Status::OutOfMemory);
-    assert_eq!((bound.totals().given_up, bound.totals().region_bytes), (0, 128 << 20));
+    assert_eq!((bound.totals().given_up, bound.totals().plan_block_bytes), (0, 128 << 20));
     let step = bound.begin();
     pair(step, 128 * MIB, stream);
     slow::end(step, false).expect("all are free");
     capture::end(number).expect("open");
     capture::release(number).expect("ended");
     bound.rig.finish();
-    let large = bound.rig.pool.alloc(200 * MIB, stream).expect("the idle region makes room");
+    let large = bound.rig.pool.alloc(200 * MIB, stream).expect("the idle plan block makes room");
     assert_eq!(bound.totals().given_up, 1);
     bound.rig.pool.dealloc(large, stream).expect("live");
     bound.rig.streams.push(other);
     bound.end();
 }
 
-/// The region has no tag, whatever tag its binder's thread has.
+/// The plan block has no tag, whatever tag its binder's thread has.
 #[test]
-fn a_suspended_tag_does_not_take_a_region_away() {
+fn a_suspended_tag_does_not_take_a_plan_block_away() {
     let rig = Rig::new(64 * MIB, 1);
     let stream = rig.streams[0];
     let tag = tag_create("of the binder").expect("a tag");
@@ -324,7 +324,7 @@ fn options_of_other_lengths_are_read_as_far_as_they_go() {
         assert_eq!((status, made.is_null()), (wanted, wanted != Status::Ok), "{size} bytes");
         if status == Status::Ok {
             let bound = binding::get(made as u64).expect("there");
-            assert_eq!(bound.totals().region_bytes, 4096);
+            assert_eq!(bound.totals().plan_block_bytes, 4096);
             drop(bound);
             assert_eq!(forebay_plan_unbind(made), Status::Ok);
         }

@@ -9,7 +9,8 @@ use forebay::plan::{Options, Plan, handles};
 use forebay::pool::hot::SYNC_STREAM;
 use forebay::pool::registry;
 use forebay::pool::report::tag_create;
-use forebay::step::binding::{self, Totals};
+use forebay::step::Totals;
+use forebay::step::binding;
 use forebay::step::record as recordings;
 
 /// The plan of an ended recording, and its number among plans.
@@ -123,7 +124,7 @@ fn a_plan_serves_a_hundred_steps_of_one_lane_without_a_call() {
         assert_eq!(plan.buffers().len(), 300);
         let made = binding::bind(number, &plan, rig.pool.handle()).expect("bound");
         let bound = binding::get(made).expect("there");
-        assert_eq!(bound.totals().region_bytes, plan.height());
+        assert_eq!(bound.totals().plan_block_bytes, plan.height());
         for round in 0..100 {
             if round == 1 {
                 rig.driver.reset_counts();
@@ -138,7 +139,7 @@ fn a_plan_serves_a_hundred_steps_of_one_lane_without_a_call() {
         let totals = Totals {
             steps: 100,
             served: 100 * 300,
-            region_bytes: plan.height(),
+            plan_block_bytes: plan.height(),
             plans: 1,
             ..Totals::default()
         };

@@ -99,7 +99,7 @@ fn what_a_graph_uses_and_is_freed_asleep_stays_the_graphs() {
 }
 
 #[test]
-fn a_buffer_that_is_away_is_not_handed_out_and_a_region_never_is_away() {
+fn a_buffer_that_is_away_is_not_handed_out_and_a_plan_block_never_is_away() {
     let g = Ground::new(64, 1, |_| {});
     let kv = g.tags[0];
     let set = under(kv, || buffers::create(g.pool.handle(), 3 * GRANULE, 2)).expect("room");
@@ -110,7 +110,7 @@ fn a_buffer_that_is_away_is_not_handed_out_and_a_region_never_is_away() {
     bound.learn(7).expect("no step is open");
     g.suspend(&[kv]);
     assert_eq!(told(buffers::acquire(set, 0)).0, Status::Busy);
-    // A plan's region carries no tag of the program's.
+    // A plan block carries no tag of the program's.
     let step = bound.begin(7, &[0]).expect("its memory is there");
     forebay::step::slow::end(step, true).expect("open");
     g.resume(&[kv]);

@@ -1,4 +1,4 @@
-//! The region: one block of a pool, taken when a step needs it, given up when asked.
+//! The plan block: the block of a pool that plans share, taken when needed, given up when asked.
 //!
 //! Owns the block. Promises that it is taken clean, so that every lane may use it at once, and
 //! given back behind all work of the device; that while it is there no free of its addresses by
@@ -26,28 +26,28 @@ impl Drop for Untagged {
     }
 }
 
-/// A block to hand out addresses in.
+/// The block that a binding's plans hand out addresses in.
 #[derive(Debug, Default)]
-pub(super) struct Region {
+pub(super) struct PlanBlock {
     /// Its first address; 0: given up, or not needed yet.
     pub(super) address: usize,
     pub(super) bytes: u64,
     pub(super) alignment: u64,
 }
 
-impl Region {
+impl PlanBlock {
     /// Whether a block must be taken before a step.
     pub(super) fn missing(&self) -> bool {
         self.address == 0 && self.bytes > 0
     }
 
-    /// Takes a block of the region's length. May call the pool's owner: no lock is held.
+    /// Takes a block of the plan block's length. May call the pool's owner: no lock is held.
     pub(super) fn take(pool: &Pool, bytes: u64, alignment: u64) -> Result<usize> {
         let align = alignment.max(super::record::ALIGNMENT) as usize;
         let tag = Untagged::begin()?;
         let address = pool.alloc_aligned(bytes as usize, align, SYNC_STREAM)?;
         drop(tag);
-        pool.set_region(address, true)?;
+        pool.set_plan_block(address, true)?;
         Ok(address)
     }
 
@@ -56,7 +56,7 @@ impl Region {
         if self.address == 0 {
             return Ok(());
         }
-        match pool.set_region(self.address, false) {
+        match pool.set_plan_block(self.address, false) {
             Err(error) if error.status() == Status::InvalidPool => {}
             other => {
                 other?;

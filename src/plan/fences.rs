@@ -1,0 +1,416 @@
+//! Which fences of a step its plan needs: those that order reuse of bytes.
+//!
+//! A program records fences for what it wants ordered; a step by the plan issues one again only
+//! where buffers of several lanes share bytes by it. A **need** is: all work of one lane up to a
+//! death comes before a birth on another. A **chain** meets it: fences in their order, from the
+//! one lane to the other, the first at or after the death and the last at or before the birth.
+//!
+//! Needs are looked at in the order of births. One that the fences chosen so far do not meet gets
+//! the chain that adds the fewest, of these the latest; between two lanes, where a chain is one
+//! fence, no choice is smaller. With more lanes each fence goes at last that the others make
+//! superfluous, and what a transitive reduction of all that is ordered leaves is taken if it
+//! is less. Promises that all needs are met, which is looked at once more by another way. Owns
+//! nothing. Cost: O(n log n) and the pairs that share bytes; with three lanes or more a look at
+//! the fences between death and birth for a need, [`LOOKS_MAX`] in all: beyond, all are kept.
+
+use super::recording::{Fence, NEVER, Recorded, Recording};
+use std::collections::BTreeMap;
+
+/// How many fences are looked at to choose some, and to drop some of these.
+const LOOKS_MAX: usize = 1 << 26;
+
+/// Work of lane `from` up to `death` comes before a birth on lane `to` at `birth`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Need {
+    birth: u64,
+    death: u64,
+    from: u16,
+    to: u16,
+}
+
+impl Recording {
+    /// For each fence whether a step by the plan needs it. `offsets` are the plan's, by place;
+    /// [`u64::MAX`] for a buffer that is not planned. The plan's order has been checked.
+    pub fn needed_fences(&self, offsets: &[u64]) -> Vec<bool> {
+        debug_assert_eq!(offsets.len(), self.births.len());
+        let all = || self.fences.iter().map(|f| f.from != f.to).collect();
+        if self.lanes < 2 || self.fences.is_empty() {
+            return all();
+        }
+        let needs = self.needs(offsets);
+        let Some(mut chosen) = self.choose(&needs) else { return all() };
+        if self.lanes > 2 && self.prune(&needs, &mut chosen) {
+            // The other way round: from a reduction of all that is ordered.
+            let mut reduced = all();
+            let pruned = self.prune(&self.ordered(), &mut reduced);
+            let pruned = pruned && self.prune(&needs, &mut reduced);
+            if pruned && count(&reduced) < count(&chosen) {
+                chosen = reduced;
+            }
+        }
+        // A step without one of its fences would corrupt: one too many costs a microsecond.
+        if self.met(&needs, &chosen) { chosen } else { all() }
+    }
+
+    /// The needs of a plan, in the order of births; of one birth and lane the latest death.
+    fn needs(&self, offsets: &[u64]) -> Vec<Need> {
+        let mut users: BTreeMap<u32, Vec<u16>> = BTreeMap::new();
+        for &(at, lane) in &self.uses {
+            users.entry(at).or_default().push(lane);
+        }
+        let mut placed: Vec<(u64, u64, u32)> = (0u32..)
+            .zip(self.births.iter().zip(offsets))
+            .filter(|(_, (b, offset))| b.death != NEVER && **offset != u64::MAX)
+            .map(|(i, (b, offset))| (*offset, *offset + b.size, i))
+            .collect();
+        placed.sort_unstable();
+        let mut latest: BTreeMap<(u32, u16), u64> = BTreeMap::new();
+        for (i, &(_, end, a)) in placed.iter().enumerate() {
+            for &(_, _, b) in placed[i + 1..].iter().take_while(|next| next.0 < end) {
+                let (first, then) = (a.min(b), a.max(b));
+                let before = &self.births[first as usize];
+                let home = self.births[then as usize].lane;
+                let others = users.get(&first).into_iter().flatten().copied();
+                for from in others.chain([before.end_lane]).filter(|lane| *lane != home) {
+                    let death = latest.entry((then, from)).or_default();
+                    *death = before.death.max(*death);
+                }
+            }
+        }
+        let need = |(&(then, from), &death): (&(u32, u16), &u64)| {
+            let b = &self.births[then as usize];
+            Need { birth: b.birth, death, from, to: b.lane }
+        };
+        latest.iter().map(need).collect()
+    }
+
+    /// Fences that meet all needs; nothing where that takes too long to find.
+    fn choose(&self, needs: &[Need]) -> Option<Vec<bool>> {
+        let lanes = usize::from(self.lanes);
+        let pair = |from: u16, to: u16| usize::from(from) * lanes + usize::from(to);
+        let mut direct: Vec<Vec<u32>> = vec![Vec::new(); lanes * lanes];
+        for (f, i) in self.fences.iter().zip(0u32..) {
+            direct[pair(f.from, f.to)].push(i);
+        }
+        let mut chosen = vec![false; self.fences.len()];
+        // The latest fence chosen from lane to lane, as its time.
+        let mut last = vec![0u64; lanes * lanes];
+        let mut looks = 0;
+        for need in needs {
+            if last[pair(need.from, need.to)] >= need.death {
+                continue;
+            }
+            let chain = if lanes == 2 {
+                let list = &direct[pair(need.from, need.to)];
+                let past = list.partition_point(|&i| self.fences[i as usize].time <= need.birth);
+                vec![list[past.checked_sub(1)?] as usize]
+            } else {
+                self.chain(*need, &chosen, &mut looks)?
+            };
+            for i in chain {
+                let Fence { time, from, to } = self.fences[i];
+                chosen[i] = true;
+                let time = time.max(last[pair(from, to)]);
+                last[pair(from, to)] = time;
+            }
+        }
+        Some(chosen)
+    }
+
+    /// The chain that meets a need with the fewest fences that are not chosen yet.
+    fn chain(&self, need: Need, chosen: &[bool], looks: &mut usize) -> Option<Vec<usize>> {
+        const NO_WAY: u32 = u32::MAX;
+        let first = self.fences.partition_point(|f| f.time < need.death);
+        let past = self.fences.partition_point(|f| f.time <= need.birth);
+        *looks += past.saturating_sub(first);
+        if *looks > LOOKS_MAX {
+            return None;
+        }
+        // For each lane: how many more fences, and the chain's last one with the link before.
+        let mut best = vec![(NO_WAY, usize::MAX); usize::from(self.lanes)];
+        best[usize::from(need.from)].0 = 0;
+        let mut links: Vec<(usize, usize)> = Vec::new();
+        let some = self.fences.iter().zip(chosen).enumerate().take(past).skip(first);
+        for (i, (&Fence { from, to, .. }, chosen)) in some {
+            let (cost, link) = best[usize::from(from)];
+            let there = best[usize::from(to)].0;
+            if from == to || to == need.from || cost == NO_WAY {
+                continue;
+            }
+            let cost = cost + u32::from(!chosen);
+            if cost <= there {
+                best[usize::from(to)] = (cost, links.len());
+                links.push((i, link));
+            }
+        }
+        let mut at = best[usize::from(need.to)].1;
+        let mut found = Vec::new();
+        while let Some(&(i, before)) = links.get(at) {
+            found.push(i);
+            at = before;
+        }
+        Some(found).filter(|chain| !chain.is_empty())
+    }
+
+    /// Drops each chosen fence, the earliest first, without which all needs are met. False: that
+    /// would take too long, and nothing has changed.
+    fn prune(&self, needs: &[Need], chosen: &mut [bool]) -> bool {
+        let some: Vec<usize> = (0..chosen.len()).filter(|&i| chosen[i]).collect();
+        let each = self.fences.len() + some.len() * usize::from(self.lanes) + needs.len();
+        if some.len().saturating_mul(each) > LOOKS_MAX {
+            return false;
+        }
+        for i in some {
+            chosen[i] = false;
+            chosen[i] = !self.met(needs, chosen);
+        }
+        true
+    }
+
+    /// Whether the chosen fences meet all needs.
+    fn met(&self, needs: &[Need], chosen: &[bool]) -> bool {
+        let mut seen = Seen::new(self.lanes);
+        let mut fences = self.fences.iter().zip(chosen).filter(|(_, chosen)| **chosen).peekable();
+        needs.iter().all(|need| {
+            while let Some((fence, _)) = fences.next_if(|(f, _)| f.time <= need.birth) {
+                seen.wait(fence);
+            }
+            seen.up_to(need.to, need.from) >= need.death
+        })
+    }
+
+    /// All that the recorded fences order, bytes shared or not, as needs.
+    fn ordered(&self) -> Vec<Need> {
+        let mut deaths: Vec<Vec<u64>> = vec![Vec::new(); usize::from(self.lanes)];
+        let dying = |b: &&Recorded| b.death != NEVER;
+        for b in self.births.iter().filter(dying) {
+            deaths[usize::from(b.end_lane)].push(b.death);
+        }
+        for &(at, lane) in &self.uses {
+            let death = self.births[at as usize].death;
+            deaths[usize::from(lane)].extend(Some(death).filter(|death| *death != NEVER));
+        }
+        deaths.iter_mut().for_each(|list| list.sort_unstable());
+        let mut seen = Seen::new(self.lanes);
+        let mut fences = self.fences.iter().peekable();
+        let mut needs = Vec::new();
+        for b in &self.births {
+            while let Some(fence) = fences.next_if(|f| f.time <= b.birth) {
+                seen.wait(fence);
+            }
+            for (from, list) in (0..self.lanes).zip(&deaths).filter(|(from, _)| *from != b.lane) {
+                let behind = list.partition_point(|death| *death <= seen.up_to(b.lane, from));
+                if let Some(&death) = list[..behind].last() {
+                    needs.push(Need { birth: b.birth, death, from, to: b.lane });
+                }
+            }
+        }
+        needs
+    }
+}
+
+fn count(chosen: &[bool]) -> usize {
+    chosen.iter().filter(|chosen| **chosen).count()
+}
+
+/// Up to when each lane has waited for each other one, fence by fence.
+struct Seen {
+    lanes: usize,
+    times: Vec<u64>,
+}
+
+impl Seen {
+    fn new(lanes: u16) -> Seen {
+        let lanes = usize::from(lanes);
+        Seen { lanes, times: vec![0; lanes * lanes] }
+    }
+
+    /// A wait takes in what the lane waited for had waited for.
+    fn wait(&mut self, fence: &Fence) {
+        let (from, to) = (usize::from(fence.from), usize::from(fence.to));
+        for lane in 0..self.lanes {
+            let waited = self.times[from * self.lanes + lane];
+            let own = &mut self.times[to * self.lanes + lane];
+            *own = waited.max(*own);
+        }
+        let own = &mut self.times[to * self.lanes + from];
+        *own = fence.time.max(*own);
+    }
+
+    fn up_to(&self, lane: u16, other: u16) -> u64 {
+        self.times[usize::from(lane) * self.lanes + usize::from(other)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::order::{self, Order};
+    use super::super::random::Random;
+    use super::*;
+
+    fn buffer(birth: u64, death: u64, size: u64, lane: u16) -> Recorded {
+        Recorded { birth, death, size, alignment: 1, tag: 0, lane, end_lane: lane }
+    }
+
+    /// A step at random: buffers of a few bytes, many fences.
+    fn step(rng: &mut Random, lanes: u16, events: u64) -> Recording {
+        let mut step = Recording { lanes, ..Recording::default() };
+        let mut live: Vec<usize> = Vec::new();
+        let lane = |rng: &mut Random| (rng.bits() % u64::from(lanes)) as u16;
+        for time in 0..events {
+            match rng.bits() % 3 {
+                0 => {
+                    live.push(step.births.len());
+                    let (size, lane) = (1 + rng.bits() % 3, lane(rng));
+                    step.births.push(buffer(time, NEVER, size, lane));
+                }
+                1 if !live.is_empty() => {
+                    let at = live.swap_remove(rng.bits() as usize % live.len());
+                    step.births[at].death = time;
+                    if rng.bits().is_multiple_of(8) {
+                        step.uses.push((at as u32, lane(rng)));
+                    }
+                }
+                _ => step.fences.push(Fence { time, from: lane(rng), to: lane(rng) }),
+            }
+        }
+        step
+    }
+
+    /// A plan that shares much: first fit under the exact conflicts.
+    fn offsets(step: &Recording) -> Vec<u64> {
+        let (order, buffers) = (Order::new(step), step.buffers());
+        let fits = order::first_fits(step, &order, &buffers);
+        let mut offsets = vec![u64::MAX; step.births.len()];
+        for (b, at) in buffers.iter().zip(&fits[0]) {
+            offsets[b.id as usize] = *at;
+        }
+        offsets
+    }
+
+    /// Needs for every death and every birth that the recorded fences order, pair by pair.
+    fn pairs(step: &Recording) -> Vec<Need> {
+        let all = vec![true; step.fences.len()];
+        let mut needs = Vec::new();
+        for then in &step.births {
+            for (at, first) in step.births.iter().enumerate().filter(|(_, b)| b.death != NEVER) {
+                let used = step.uses.iter().filter(|(user, _)| *user as usize == at);
+                for from in used.map(|(_, lane)| *lane).chain([first.end_lane]) {
+                    let (to, birth) = (then.lane, then.birth);
+                    let need = Need { birth, death: first.death, from, to };
+                    if from != to && step.met(&[need], &all) {
+                        needs.push(need);
+                    }
+                }
+            }
+        }
+        needs
+    }
+
+    /// With the chosen fences alone no two buffers that share bytes are in conflict, as the
+    /// planner's own order has it.
+    fn keeps_the_order(step: &Recording, offsets: &[u64], chosen: &[bool], seed: u64) {
+        let kept = step.fences.iter().zip(chosen).filter(|(_, chosen)| **chosen);
+        let fences = kept.map(|(fence, _)| *fence).collect();
+        let order = Order::new(&Recording { fences, ..step.clone() });
+        let all: Vec<usize> = (0..offsets.len()).filter(|&i| offsets[i] != u64::MAX).collect();
+        for &a in &all {
+            for &b in all.iter().filter(|&&b| b > a) {
+                let (end, past) =
+                    (offsets[a] + step.births[a].size, offsets[b] + step.births[b].size);
+                let share = offsets[a] < past && offsets[b] < end;
+                let conflict = order.conflict(a as u32, b as u32);
+                assert!(!share || !conflict, "seed {seed}: buffers {a} and {b}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_implied_or_orders_no_reuse_is_left_out() {
+        // One after another on two lanes, in the same bytes.
+        let births = vec![buffer(0, 1, 8, 0), buffer(5, 6, 8, 1), buffer(9, 10, 8, 0)];
+        let fence = |time, from, to| Fence { time, from, to };
+        let needed = |fences: &[Fence]| {
+            let step = Recording {
+                lanes: 2,
+                births: births.clone(),
+                fences: fences.into(),
+                ..Default::default()
+            };
+            step.needed_fences(&[0, 0, 0])
+        };
+        // Of three between death and birth the last will do; one before the death orders nothing.
+        let four = [fence(0, 0, 1), fence(2, 0, 1), fence(3, 0, 1), fence(4, 0, 1), fence(7, 1, 0)];
+        assert_eq!(needed(&four), [false, false, false, true, true]);
+        // The wrong way, and behind the last birth.
+        let more = [fence(2, 0, 1), fence(4, 1, 0), fence(8, 1, 0), fence(11, 0, 1)];
+        assert_eq!(needed(&more), [true, false, true, false]);
+        // No bytes shared: none.
+        let step = Recording { lanes: 2, births, fences: four.into(), ..Default::default() };
+        assert_eq!(step.needed_fences(&[0, 8, 16]), [false; 5]);
+    }
+
+    #[test]
+    fn a_chain_in_use_is_not_doubled() {
+        let births =
+            vec![buffer(0, 1, 8, 0), buffer(3, 4, 8, 1), buffer(7, 8, 8, 2), buffer(9, 10, 8, 2)];
+        // 0 to 1 and 1 to 2 are needed anyhow: 0 to 2 comes by them.
+        let fences = [(2, 0, 1), (5, 1, 2), (6, 0, 2)];
+        let fences = fences.map(|(time, from, to)| Fence { time, from, to }).into();
+        let step = Recording { lanes: 3, births, fences, ..Default::default() };
+        assert_eq!(step.needed_fences(&[0, 0, 0, 0]), [true, true, false]);
+    }
+
+    #[test]
+    fn no_more_than_a_transitive_reduction_and_none_too_few() {
+        let (mut kept, mut reduced, mut recorded) = (0, 0, 0);
+        for seed in 0..400 {
+            let mut rng = Random::new(seed, 3);
+            let lanes = 2 + (seed % 3) as u16;
+            let step = step(&mut rng, lanes, 60);
+            let offsets = offsets(&step);
+            let chosen = step.needed_fences(&offsets);
+            let needs = step.needs(&offsets);
+            assert!(step.met(&needs, &chosen), "seed {seed}");
+            keeps_the_order(&step, &offsets, &chosen, seed);
+            let mut reduction: Vec<bool> = step.fences.iter().map(|f| f.from != f.to).collect();
+            recorded += count(&reduction);
+            assert!(step.prune(&pairs(&step), &mut reduction));
+            assert!(count(&chosen) <= count(&reduction), "seed {seed}: {step:?}");
+            kept += count(&chosen);
+            reduced += count(&reduction);
+            // Each is needed.
+            for i in (0..chosen.len()).filter(|&i| chosen[i]) {
+                let mut fewer = chosen.clone();
+                fewer[i] = false;
+                assert!(!step.met(&needs, &fewer), "seed {seed}: fence {i}");
+            }
+        }
+        println!("{recorded} recorded, {reduced} in a reduction, {kept} kept");
+        assert!(kept > 400 && kept < recorded / 2, "{kept} of {recorded}");
+    }
+
+    /// Between two lanes no choice of fences is smaller: all are tried.
+    #[test]
+    fn between_two_lanes_none_is_smaller() {
+        let mut tried = 0;
+        for seed in 0..600 {
+            let mut rng = Random::new(seed, 4);
+            let step = step(&mut rng, 2, 40);
+            if step.fences.len() > 14 {
+                continue;
+            }
+            let offsets = offsets(&step);
+            let needs = step.needs(&offsets);
+            let kept = count(&step.needed_fences(&offsets));
+            for set in
+                (0u32..1 << step.fences.len()).filter(|set| (set.count_ones() as usize) < kept)
+            {
+                let some: Vec<bool> = (0..step.fences.len()).map(|i| set >> i & 1 == 1).collect();
+                assert!(!step.met(&needs, &some), "seed {seed}: {some:?} of {step:?}");
+            }
+            tried += usize::from(kept > 1);
+        }
+        assert!(tried > 40, "{tried} with two fences or more");
+    }
+}
