@@ -2403,7 +2403,8 @@ forebay_status forebay_kv_contiguous_free(forebay_kv_contiguous_t cache,
 /**
  * Where a sequence's elements of a group lie; it does not change as long as the sequence is open.
  *
- * @return FOREBAY_ERROR_INVALID_ARGUMENT when there is no such group; FOREBAY_ERROR_STALE_SEQUENCE.
+ * @return FOREBAY_ERROR_INVALID_ARGUMENT when there is no such group;
+ * FOREBAY_ERROR_STALE_SEQUENCE.
  *
  * Thread-safe.
  *

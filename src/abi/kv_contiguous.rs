@@ -281,7 +281,8 @@ pub unsafe extern "C" fn forebay_kv_contiguous_free(
 
 /// Where a sequence's elements of a group lie; it does not change as long as the sequence is open.
 ///
-/// @return FOREBAY_ERROR_INVALID_ARGUMENT when there is no such group; FOREBAY_ERROR_STALE_SEQUENCE.
+/// @return FOREBAY_ERROR_INVALID_ARGUMENT when there is no such group;
+/// FOREBAY_ERROR_STALE_SEQUENCE.
 ///
 /// Thread-safe.
 ///
