@@ -12,9 +12,9 @@ What differs:
 - Events are ``("stored", block_hash, group)``, ``("removed", block_hash, group)`` and
   ``("cleared",)``: what vLLM's event objects say of tokens is known to its requests only.
 - Not there: partial blocks' hashes (``cache_partial_block``, ``move_block_hashes``: a block that
-  several hashes find at once; vLLM asks for them only where a group of Mamba states has blocks longer
-  than a hash's), ``unpin_blocks``, metrics collectors, hashes of tokens to come, and pools that are
-  freed into each other. What can be asked for of these raises ``NotImplementedError`` or
+  several hashes find at once, which vLLM asks for only where a group of Mamba states has blocks
+  longer than a hash's), ``unpin_blocks``, metrics collectors, hashes of tokens to come, and pools
+  that are freed into each other. What can be asked for of these raises ``NotImplementedError`` or
   ``AttributeError``.
 
 Not for several threads at once, as vLLM's is not.
