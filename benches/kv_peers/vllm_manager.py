@@ -23,8 +23,11 @@ BLOCKS = 100_000
 BLOCK_TOKENS = 16
 BATCH = 256
 PROMPT = 8192
-# vLLM's default hash of a block: of its pickled tokens.
-HASH = staticmethod(lambda value: hashlib.sha256(pickle.dumps(value, protocol=5)).digest())
+
+
+def digest(value):
+    """vLLM's default hash of a block's tokens."""
+    return hashlib.sha256(pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)).digest()
 
 
 class Engine:
@@ -35,8 +38,8 @@ class Engine:
         interface, self.request_type = read["kv_cache_interface"], read["request"].Request
         # Of the stand-ins, the one whose answer is counted with.
         read["request"].length_from_prompt_token_ids_or_embeds = lambda tokens, _: len(tokens)
-        read["kv_cache_utils"].init_none_hash(HASH)
-        self.hasher = read["kv_cache_utils"].get_request_block_hasher(BLOCK_TOKENS, HASH)
+        read["kv_cache_utils"].init_none_hash(digest)
+        self.hasher = read["kv_cache_utils"].get_request_block_hasher(BLOCK_TOKENS, digest)
         spec = interface.FullAttentionSpec(
             block_size=BLOCK_TOKENS, num_kv_heads=8, head_size=128, head_size_v=128, dtype=None
         )
@@ -54,9 +57,7 @@ class Engine:
         asked = types.SimpleNamespace(
             max_tokens=1 << 20, extra_args=None, skip_reading_prefix_cache=None
         )
-        made = self.request_type(
-            str(self.count), tokens, asked, None, block_hasher=self.hasher
-        )
+        made = self.request_type(str(self.count), tokens, asked, None, block_hasher=self.hasher)
         made.status = self.running
         return made
 
