@@ -284,6 +284,11 @@ typedef struct forebay_buffers forebay_buffers;
 typedef struct forebay_kv forebay_kv;
 
 /**
+ * A KV cache with contiguous addresses. Opaque; use `KvContiguousT`.
+ */
+typedef struct forebay_kv_contiguous forebay_kv_contiguous;
+
+/**
  * Memory behind a KV cache. Opaque; use `KvMemoryT`.
  */
 typedef struct forebay_kv_memory forebay_kv_memory;
@@ -626,7 +631,7 @@ typedef uint64_t forebay_kv_seq;
 
 /**
  * A sequence and a number of its tokens: of forebay_kv_commit_all() those that are computed, of
- * forebay_kv_leaks all.
+ * forebay_kv_leaks and forebay_kv_contiguous_ensure() all.
  */
 typedef struct forebay_kv_seq_tokens {
   /**
@@ -749,6 +754,153 @@ typedef struct forebay_kv_append_item {
  * when forebay_kv_pass() was called with that number or more; 0 waits for nothing.
  */
 typedef uint64_t forebay_kv_fence;
+
+/**
+ * What a cache with contiguous addresses is made with. Set what is unused to 0.
+ */
+typedef struct forebay_kv_contiguous_options {
+  /**
+   * sizeof of this structure, set by the caller.
+   */
+  size_t struct_size;
+  /**
+   * The groups; block_tokens, blocks and window are not looked at. With FOREBAY_KV_BLOCK_OUTER
+   * the layers of a token lie together, with FOREBAY_KV_LAYER_OUTER each layer has a range of
+   * its own. Read during the call only.
+   */
+  const struct forebay_kv_group *groups;
+  /**
+   * How many, one at least.
+   */
+  size_t group_count;
+  /**
+   * Sequences at a time, those included whose fences have not passed; one at least.
+   */
+  uint32_t max_sequences;
+  /**
+   * Tokens of a sequence at most, one at least.
+   */
+  uint32_t max_tokens;
+  /**
+   * For so many tokens to come pages are mapped ahead, by the pool's keeper or by
+   * forebay_kv_contiguous_poll(); 0: none.
+   */
+  uint32_t ahead_tokens;
+  /**
+   * 0.
+   */
+  uint32_t reserved;
+  /**
+   * Pages that ended sequences' ranges may keep for the next.
+   */
+  uint64_t keep_pages;
+} forebay_kv_contiguous_options;
+
+/**
+ * The handle of a KV cache with contiguous addresses. NULL names none.
+ */
+typedef struct forebay_kv_contiguous *forebay_kv_contiguous_t;
+
+/**
+ * Where a sequence's keys or values lie: those of token t, layer l and head h begin
+ * t * token_stride + l * layer_stride + h * head_stride bytes from address.
+ */
+typedef struct forebay_kv_side {
+  /**
+   * The first element; NULL: there are none.
+   */
+  void *address;
+  /**
+   * Bytes from a token to the next; 0 for states.
+   */
+  uint64_t token_stride;
+  /**
+   * Bytes from a layer to the next.
+   */
+  uint64_t layer_stride;
+  /**
+   * Bytes from a head to the next; 0 for states.
+   */
+  uint64_t head_stride;
+} forebay_kv_side;
+
+/**
+ * Where a sequence's elements of a group lie.
+ */
+typedef struct forebay_kv_seq_view {
+  /**
+   * sizeof of this structure, set by the caller.
+   */
+  size_t struct_size;
+  /**
+   * Keys; a latent vector; or a state.
+   */
+  struct forebay_kv_side keys;
+  /**
+   * Values; all 0 where a group has none.
+   */
+  struct forebay_kv_side values;
+} forebay_kv_seq_view;
+
+/**
+ * What a sequence's memory is used for.
+ */
+typedef struct forebay_kv_usage {
+  /**
+   * sizeof of this structure, set by the caller.
+   */
+  size_t struct_size;
+  /**
+   * Bytes of pages behind its ranges, those mapped ahead included.
+   */
+  uint64_t mapped;
+  /**
+   * Bytes of its tokens' elements.
+   */
+  uint64_t used;
+  /**
+   * Its tokens.
+   */
+  uint32_t tokens;
+  /**
+   * 0.
+   */
+  uint32_t reserved;
+} forebay_kv_usage;
+
+/**
+ * All sequences' memory.
+ */
+typedef struct forebay_kv_contiguous_stats {
+  /**
+   * sizeof of this structure, set by the caller.
+   */
+  size_t struct_size;
+  /**
+   * Open sequences.
+   */
+  uint32_t open;
+  /**
+   * Ended sequences whose fences have not passed.
+   */
+  uint32_t leaving;
+  /**
+   * Pages behind open sequences.
+   */
+  uint64_t open_pages;
+  /**
+   * Pages behind sequences that leave.
+   */
+  uint64_t leaving_pages;
+  /**
+   * Pages that ended sequences' ranges keep.
+   */
+  uint64_t kept_pages;
+  /**
+   * Pages mapped ahead so far.
+   */
+  uint64_t mapped_ahead;
+} forebay_kv_contiguous_stats;
 
 /**
  * The handle of memory behind a KV cache. NULL names none.
@@ -2158,6 +2310,219 @@ forebay_status forebay_kv_free(forebay_kv_t kv,
  * tells which fences have passed.
  */
 forebay_status forebay_kv_pass(forebay_kv_t kv, forebay_kv_fence fence);
+
+/**
+ * Makes a cache with contiguous addresses over pages of a pool. No address space and no memory is
+ * taken yet.
+ *
+ * @param cache receives the handle; NULL on failure.
+ * @return FOREBAY_ERROR_INVALID_ARGUMENT says what makes no sense; FOREBAY_ERROR_UNSUPPORTED: the
+ * device has no virtual memory.
+ *
+ * Thread-safe. End it with forebay_kv_contiguous_destroy(), before the pool.
+ *
+ * # Safety
+ * `options` is NULL or valid for reads of its struct_size, with its groups; `cache` is NULL or
+ * valid for the write.
+ */
+forebay_status forebay_kv_contiguous_create(forebay_pool_t pool,
+                                            const struct forebay_kv_contiguous_options *options,
+                                            forebay_kv_contiguous_t *cache);
+
+/**
+ * Ends a cache and all its sequences, and gives their memory back; the caller knows that no work
+ * uses it any more. Also after forebay_shutdown().
+ *
+ * @return FOREBAY_ERROR_INVALID_ARGUMENT for a handle that names none.
+ *
+ * Thread-safe.
+ */
+forebay_status forebay_kv_contiguous_destroy(forebay_kv_contiguous_t cache);
+
+/**
+ * Opens a sequence without tokens.
+ *
+ * @param seq receives the sequence; 0 on failure.
+ * @return FOREBAY_ERROR_BUSY when all sequences are open or wait for their fences;
+ * FOREBAY_ERROR_OUT_OF_MEMORY: no address range.
+ *
+ * Thread-safe. Reserves a range of addresses unless an ended sequence has left one.
+ *
+ * # Safety
+ * `seq` is NULL or valid for the write.
+ */
+forebay_status forebay_kv_contiguous_open(forebay_kv_contiguous_t cache, forebay_kv_seq *seq);
+
+/**
+ * The sequences hold so many tokens from now on, and these have memory when this returns.
+ *
+ * @param items sequences, each with all the tokens that it holds from now on.
+ * @param done NULL, or receives how many were done, also on failure: those before the one that was
+ * refused stand, it and those after it are unchanged.
+ * @return FOREBAY_ERROR_OUT_OF_MEMORY: no memory below the pool's limit;
+ * FOREBAY_ERROR_INVALID_ARGUMENT: fewer tokens than it holds, or more than max_tokens;
+ * FOREBAY_ERROR_STALE_SEQUENCE; FOREBAY_ERROR_BUSY in a callback of the pool inside a call of this
+ * cache.
+ *
+ * Thread-safe. Costs a lock where nothing is to be mapped, the driver's calls else.
+ *
+ * # Safety
+ * `items` is valid for reads of `count` elements; `done` is NULL or valid for the write.
+ */
+forebay_status forebay_kv_contiguous_ensure(forebay_kv_contiguous_t cache,
+                                            const struct forebay_kv_seq_tokens *items,
+                                            size_t count,
+                                            size_t *done);
+
+/**
+ * Takes the last tokens of a sequence back until it holds `tokens`. Pages that only these needed
+ * go once `after` has passed, save those that are mapped ahead.
+ *
+ * @return FOREBAY_ERROR_INVALID_ARGUMENT: it holds fewer tokens, or the fence was not made here;
+ * FOREBAY_ERROR_UNSUPPORTED in a cache with states; FOREBAY_ERROR_STALE_SEQUENCE.
+ *
+ * Thread-safe.
+ */
+forebay_status forebay_kv_contiguous_truncate(forebay_kv_contiguous_t cache,
+                                              forebay_kv_seq seq,
+                                              uint32_t tokens,
+                                              forebay_kv_fence after);
+
+/**
+ * Ends sequences; their memory waits for `after` (0: for nothing).
+ *
+ * @return FOREBAY_ERROR_STALE_SEQUENCE, or FOREBAY_ERROR_INVALID_ARGUMENT when one is named twice
+ * or the fence was not made here: none has ended then.
+ *
+ * Thread-safe.
+ *
+ * # Safety
+ * `seqs` is valid for reads of `count` handles.
+ */
+forebay_status forebay_kv_contiguous_free(forebay_kv_contiguous_t cache,
+                                          const forebay_kv_seq *seqs,
+                                          size_t count,
+                                          forebay_kv_fence after);
+
+/**
+ * Where a sequence's elements of a group lie; it does not change as long as the sequence is open.
+ *
+ * @return FOREBAY_ERROR_INVALID_ARGUMENT when there is no such group;
+ * FOREBAY_ERROR_STALE_SEQUENCE.
+ *
+ * Thread-safe.
+ *
+ * # Safety
+ * `view` is NULL or valid for reads and writes of its struct_size.
+ */
+forebay_status forebay_kv_contiguous_view(forebay_kv_contiguous_t cache,
+                                          forebay_kv_seq seq,
+                                          uint32_t group,
+                                          struct forebay_kv_seq_view *view);
+
+/**
+ * What a sequence's memory is used for.
+ *
+ * @return FOREBAY_ERROR_STALE_SEQUENCE.
+ *
+ * Thread-safe.
+ *
+ * # Safety
+ * `usage` is NULL or valid for reads and writes of its struct_size.
+ */
+forebay_status forebay_kv_contiguous_get_usage(forebay_kv_contiguous_t cache,
+                                               forebay_kv_seq seq,
+                                               struct forebay_kv_usage *usage);
+
+/**
+ * Tokens of a group that a page of its first range holds; 0 for states, and where a token is
+ * longer than a page.
+ *
+ * @return FOREBAY_ERROR_INVALID_ARGUMENT when there is no such group.
+ *
+ * Thread-safe.
+ *
+ * # Safety
+ * `tokens` is NULL or valid for the write.
+ */
+forebay_status forebay_kv_contiguous_tokens_per_page(forebay_kv_contiguous_t cache,
+                                                     uint32_t group,
+                                                     uint64_t *tokens);
+
+/**
+ * All sequences' memory.
+ *
+ * @return FOREBAY_ERROR_BUSY in a callback of the pool inside a call of this cache.
+ *
+ * Thread-safe. Cost: a look at each sequence.
+ *
+ * # Safety
+ * `stats` is NULL or valid for reads and writes of its struct_size.
+ */
+forebay_status forebay_kv_contiguous_get_stats(forebay_kv_contiguous_t cache,
+                                               struct forebay_kv_contiguous_stats *stats);
+
+/**
+ * Makes a fence behind all work queued so far on some streams, as forebay_kv_memory_fence().
+ *
+ * @param count 1 to 64.
+ * @return FOREBAY_ERROR_INVALID_STREAM; FOREBAY_ERROR_BUSY for a stream that captures a graph.
+ *
+ * Thread-safe. Records an event a stream.
+ *
+ * # Safety
+ * `streams` is valid for reads of `count` handles; `fence` is NULL or valid for the write.
+ */
+forebay_status forebay_kv_contiguous_fence(forebay_kv_contiguous_t cache,
+                                           const forebay_stream_t *streams,
+                                           size_t count,
+                                           forebay_kv_fence *fence);
+
+/**
+ * Makes a fence that passes when the caller's counter is at `value` or above: see
+ * forebay_kv_contiguous_reach().
+ *
+ * Thread-safe.
+ *
+ * # Safety
+ * `fence` is NULL or valid for the write.
+ */
+forebay_status forebay_kv_contiguous_fence_at(forebay_kv_contiguous_t cache,
+                                              uint64_t value,
+                                              forebay_kv_fence *fence);
+
+/**
+ * The caller's counter is at `value`: the work that it stands for has ended.
+ *
+ * Thread-safe.
+ */
+forebay_status forebay_kv_contiguous_reach(forebay_kv_contiguous_t cache, uint64_t value);
+
+/**
+ * Looks which fences have passed, gives back what waited for them, and maps ahead. Waits neither
+ * for the device nor for another call that maps. To be called once a step where the pool has no
+ * keeper.
+ *
+ * @param fence NULL, or receives the highest fence that has passed.
+ *
+ * Thread-safe. A query a fence in flight, and the driver's calls for what is given back or mapped.
+ *
+ * # Safety
+ * `fence` is NULL or valid for the write.
+ */
+forebay_status forebay_kv_contiguous_poll(forebay_kv_contiguous_t cache, forebay_kv_fence *fence);
+
+/**
+ * Gives back the pages that ended sequences' ranges keep.
+ *
+ * @param pages NULL, or receives how many.
+ *
+ * Thread-safe. Costs the driver's calls.
+ *
+ * # Safety
+ * `pages` is NULL or valid for the write.
+ */
+forebay_status forebay_kv_contiguous_release_kept(forebay_kv_contiguous_t cache, uint64_t *pages);
 
 /**
  * Puts memory of a pool behind the first blocks of a cache that nobody has used. All addresses

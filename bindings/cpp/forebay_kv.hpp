@@ -1,8 +1,9 @@
-// Forebay for C++17: a paged KV cache and its sequences. Header only, beside forebay.hpp, whose
-// rules hold: owning objects are move-only, a failing call throws, destructors never do.
+// Forebay for C++17: KV caches, paged and with contiguous addresses, and their sequences. Header
+// only, beside forebay.hpp, whose rules hold: owning objects are move-only, a failing call throws,
+// destructors never do.
 //
-// A `kv_cache` may be used by many threads at once; a `kv_sequence` by one at a time, and not after
-// its cache has ended.
+// A cache may be used by many threads at once; a sequence by one at a time, and not after its cache
+// has ended.
 #ifndef FOREBAY_KV_HPP
 #define FOREBAY_KV_HPP
 
@@ -207,6 +208,171 @@ class kv_sequence {
 
  private:
   forebay_kv_t cache_ = nullptr;
+  forebay_kv_seq handle_ = 0;
+};
+
+/// A KV cache with contiguous addresses: each sequence has a range of its own, for kernels that
+/// know no blocks. Move-only; ends the cache, whose memory no work may use any more. The pool must
+/// outlive it. May be used by many threads at once.
+class kv_contiguous {
+ public:
+  /// No cache.
+  kv_contiguous() noexcept = default;
+  /// Makes one over a pool, NULL: the default pool. `options` as defaults() and the caller have
+  /// filled it; the groups are read here only.
+  explicit kv_contiguous(const forebay_kv_contiguous_options &options,
+                         forebay_pool_t pool = nullptr) {
+    check(forebay_kv_contiguous_create(pool, &options, &handle_));
+  }
+  kv_contiguous(kv_contiguous &&other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+  kv_contiguous &operator=(kv_contiguous &&other) noexcept {
+    kv_contiguous taken(std::move(other));
+    std::swap(handle_, taken.handle_);
+    return *this;
+  }
+  kv_contiguous(const kv_contiguous &) = delete;
+  kv_contiguous &operator=(const kv_contiguous &) = delete;
+  ~kv_contiguous() { reset(); }
+
+  /// Options of these groups, which must live until the cache is made: nothing ahead, nothing kept.
+  static forebay_kv_contiguous_options defaults(const std::vector<forebay_kv_group> &groups,
+                                                std::uint32_t max_sequences,
+                                                std::uint32_t max_tokens) noexcept {
+    forebay_kv_contiguous_options options{};
+    options.struct_size = sizeof options;
+    options.groups = groups.data();
+    options.group_count = groups.size();
+    options.max_sequences = max_sequences;
+    options.max_tokens = max_tokens;
+    return options;
+  }
+
+  /// The C handle; NULL when there is none.
+  forebay_kv_contiguous_t get() const noexcept { return handle_; }
+  /// Whether there is a cache.
+  explicit operator bool() const noexcept { return handle_ != nullptr; }
+  /// Ends the cache with all its sequences.
+  void reset() noexcept {
+    if (handle_ != nullptr) static_cast<void>(forebay_kv_contiguous_destroy(handle_));
+    handle_ = nullptr;
+  }
+
+  /// The sequences hold so many tokens from now on, which have memory. False: the pool has none for
+  /// one of them; `done` says how many before it stand, and the rest is as it was.
+  bool ensure(const std::vector<forebay_kv_seq_tokens> &items, std::size_t &done) const {
+    const forebay_status status =
+        forebay_kv_contiguous_ensure(handle_, items.data(), items.size(), &done);
+    if (status == FOREBAY_ERROR_OUT_OF_MEMORY) return false;
+    check(status);
+    return true;
+  }
+  /// A fence behind all work queued so far on these streams, 1 to 64.
+  forebay_kv_fence fence(const std::vector<forebay_stream_t> &streams) const {
+    forebay_kv_fence made = 0;
+    check(forebay_kv_contiguous_fence(handle_, streams.data(), streams.size(), &made));
+    return made;
+  }
+  /// A fence that passes when the caller's counter is at `value`.
+  forebay_kv_fence fence_at(std::uint64_t value) const {
+    forebay_kv_fence made = 0;
+    check(forebay_kv_contiguous_fence_at(handle_, value, &made));
+    return made;
+  }
+  /// The caller's counter is at `value`.
+  void reach(std::uint64_t value) const { check(forebay_kv_contiguous_reach(handle_, value)); }
+  /// Gives back what waited for fences that have passed, and maps ahead. Returns the highest fence
+  /// that has passed.
+  forebay_kv_fence poll() const {
+    forebay_kv_fence passed = 0;
+    check(forebay_kv_contiguous_poll(handle_, &passed));
+    return passed;
+  }
+  /// Gives back the pages that ended sequences' ranges keep. Returns how many.
+  std::uint64_t release_kept() const {
+    std::uint64_t pages = 0;
+    check(forebay_kv_contiguous_release_kept(handle_, &pages));
+    return pages;
+  }
+  /// All sequences' memory.
+  forebay_kv_contiguous_stats stats() const {
+    forebay_kv_contiguous_stats found{};
+    found.struct_size = sizeof found;
+    check(forebay_kv_contiguous_get_stats(handle_, &found));
+    return found;
+  }
+  /// Tokens of a group that a page of its first range holds.
+  std::uint64_t tokens_per_page(std::uint32_t group = 0) const {
+    std::uint64_t tokens = 0;
+    check(forebay_kv_contiguous_tokens_per_page(handle_, group, &tokens));
+    return tokens;
+  }
+
+ private:
+  forebay_kv_contiguous_t handle_ = nullptr;
+};
+
+/// A sequence of a cache with contiguous addresses. Move-only; ends it, its memory free at once,
+/// unless `end` named a fence.
+class kv_contiguous_sequence {
+ public:
+  /// No sequence.
+  kv_contiguous_sequence() noexcept = default;
+  /// Opens one without tokens.
+  explicit kv_contiguous_sequence(const kv_contiguous &cache) : cache_(cache.get()) {
+    check(forebay_kv_contiguous_open(cache_, &handle_));
+  }
+  kv_contiguous_sequence(kv_contiguous_sequence &&other) noexcept
+      : cache_(other.cache_), handle_(std::exchange(other.handle_, 0)) {}
+  kv_contiguous_sequence &operator=(kv_contiguous_sequence &&other) noexcept {
+    kv_contiguous_sequence taken(std::move(other));
+    std::swap(cache_, taken.cache_);
+    std::swap(handle_, taken.handle_);
+    return *this;
+  }
+  kv_contiguous_sequence(const kv_contiguous_sequence &) = delete;
+  kv_contiguous_sequence &operator=(const kv_contiguous_sequence &) = delete;
+  ~kv_contiguous_sequence() { end(0); }
+
+  /// The C handle; 0 when there is none.
+  forebay_kv_seq get() const noexcept { return handle_; }
+  /// Whether there is a sequence.
+  explicit operator bool() const noexcept { return handle_ != 0; }
+  /// Ends it; its memory is free once `after` has passed.
+  void end(forebay_kv_fence after) noexcept {
+    if (handle_ != 0) static_cast<void>(forebay_kv_contiguous_free(cache_, &handle_, 1, after));
+    handle_ = 0;
+  }
+
+  /// It holds so many tokens from now on, which have memory. False: the pool has none for them,
+  /// and nothing has changed.
+  bool ensure(std::uint32_t tokens) const {
+    const forebay_kv_seq_tokens item = {handle_, tokens, 0};
+    const forebay_status status = forebay_kv_contiguous_ensure(cache_, &item, 1, nullptr);
+    if (status == FOREBAY_ERROR_OUT_OF_MEMORY) return false;
+    check(status);
+    return true;
+  }
+  /// Takes the last tokens back until it holds `tokens`.
+  void truncate(std::uint32_t tokens, forebay_kv_fence after = 0) const {
+    check(forebay_kv_contiguous_truncate(cache_, handle_, tokens, after));
+  }
+  /// Where its elements of a group lie.
+  forebay_kv_seq_view view(std::uint32_t group = 0) const {
+    forebay_kv_seq_view found{};
+    found.struct_size = sizeof found;
+    check(forebay_kv_contiguous_view(cache_, handle_, group, &found));
+    return found;
+  }
+  /// What its memory is used for.
+  forebay_kv_usage usage() const {
+    forebay_kv_usage found{};
+    found.struct_size = sizeof found;
+    check(forebay_kv_contiguous_get_usage(cache_, handle_, &found));
+    return found;
+  }
+
+ private:
+  forebay_kv_contiguous_t cache_ = nullptr;
   forebay_kv_seq handle_ = 0;
 };
 

@@ -106,7 +106,7 @@ fn wrong(text: String) -> Error {
 }
 
 /// Refuses what versions to come may give a meaning.
-fn unused(reserved: u32) -> Result<()> {
+pub(super) fn unused(reserved: u32) -> Result<()> {
     if reserved == 0 { Ok(()) } else { Err(wrong("an item's reserved field must be 0".to_owned())) }
 }
 
@@ -147,7 +147,8 @@ fn config(o: &KvOptions, groups: &[KvGroup]) -> Result<Config> {
     })
 }
 
-fn group(at: usize, g: &KvGroup) -> Result<Group> {
+/// A group as C gives it; `at` is its place in the list.
+pub(super) fn group(at: usize, g: &KvGroup) -> Result<Group> {
     if g.reserved != [0; 4] {
         return Err(wrong(format!("group {at}: the reserved fields must be 0")));
     }

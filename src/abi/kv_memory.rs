@@ -4,8 +4,9 @@ use super::kv_types::{KvFence, KvSeq, KvT};
 use super::{PoolT, StreamT, check_size, list, null, put, read_sized, write_sized};
 use crate::error::{Error, Result, Status};
 use crate::kv::{self, Seq};
+use crate::paged::handles::MEMORIES;
 use crate::paged::tables::Table;
-use crate::paged::{Backed, KvMemory as Memory, handles};
+use crate::paged::{Backed, KvMemory as Memory};
 use crate::pool::Pool;
 use crate::pool::slow::guarded;
 use std::ffi::c_void;
@@ -55,7 +56,7 @@ pub struct KvTable {
 }
 
 fn with(memory: KvMemoryT, f: impl FnOnce(&Memory) -> Result<()>) -> Status {
-    guarded(|| f(&*handles::get(memory as u64)?))
+    guarded(|| f(&*MEMORIES.get(memory as u64)?))
 }
 
 /// Puts memory of a pool behind the first blocks of a cache that nobody has used. All addresses
@@ -89,7 +90,7 @@ pub unsafe extern "C" fn forebay_kv_memory_create(
         };
         let cache = kv::handles::share(kv as u64)?;
         let made = Memory::over(&Pool::from_handle(pool as u64)?, cache, initial)?;
-        let number = handles::keep(made)?;
+        let number = MEMORIES.keep(made)?;
         // SAFETY: as above.
         unsafe { put(memory, number as KvMemoryT, "the memory") }
     })
@@ -105,7 +106,7 @@ pub unsafe extern "C" fn forebay_kv_memory_create(
 /// Thread-safe.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_kv_memory_destroy(memory: KvMemoryT) -> Status {
-    guarded(|| handles::take(memory as u64).map(drop))
+    guarded(|| MEMORIES.take(memory as u64).map(drop))
 }
 
 /// Makes the first `blocks` blocks of a group those that there are. A group that grows has its

@@ -152,7 +152,7 @@ pub struct KvAppendItem {
 }
 
 /// A sequence and a number of its tokens: of forebay_kv_commit_all() those that are computed, of
-/// forebay_kv_leaks all.
+/// forebay_kv_leaks and forebay_kv_contiguous_ensure() all.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct KvSeqTokens {

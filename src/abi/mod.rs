@@ -10,6 +10,7 @@ pub mod host;
 pub mod info;
 pub mod interpose;
 pub mod kv;
+pub mod kv_contiguous;
 pub mod kv_memory;
 pub mod kv_tables;
 pub mod kv_types;

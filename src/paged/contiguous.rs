@@ -29,7 +29,7 @@ use super::lock::Turns;
 use super::places::{difference, pages, union};
 use super::{is_short, locked};
 use crate::error::Status;
-use crate::kv::{Content, Fence, Geometry, KvError, Order, Seq};
+use crate::kv::{Content, Fence, Geometry, KvError, Layout, Order, Seq};
 use crate::pool::Pool;
 use crate::pool::keeper::{self, Tended};
 use crate::pool::regions::{Region, Row};
@@ -172,9 +172,14 @@ fn wrong<T>(what: &'static str) -> Result<T> {
 
 const TOO_LONG: MemoryError = MemoryError::Invalid("a sequence's bytes do not fit in its range");
 
+/// The strides of one token: here are no blocks.
+fn strides(geometry: &Geometry) -> Result<Layout> {
+    Ok(Geometry { block_tokens: 1, ..*geometry }.layout(1)?)
+}
+
 /// The tensors of one group: bytes a token of each, or of a state.
 fn sides(geometry: &Geometry) -> Result<Vec<(u64, u64)>> {
-    let layout = geometry.layout(1)?;
+    let layout = strides(geometry)?;
     let layers = u64::from(geometry.layers);
     let (count, layers) = match geometry.order {
         Order::BlockOuter => (1, layers),
@@ -291,8 +296,13 @@ impl ContiguousKv {
     /// All sequences' memory. All figures are 0 in a forked child, and in a callback of the pool
     /// that runs inside a call of this cache.
     pub fn stats(&self) -> ContiguousStats {
-        let slots = world::check_world().ok().and_then(|()| self.0.slots.lock().ok());
-        let Some(slots) = slots else { return ContiguousStats::default() };
+        self.try_stats().unwrap_or_default()
+    }
+
+    /// As [`ContiguousKv::stats`], and says why there are none.
+    pub fn try_stats(&self) -> Result<ContiguousStats> {
+        world::check_world()?;
+        let slots = self.0.slots.lock()?;
         let mut stats = ContiguousStats { mapped_ahead: slots.mapped_ahead, ..Default::default() };
         for slot in &slots.all {
             let mapped = pages(&slot.mapped);
@@ -307,7 +317,7 @@ impl ContiguousKv {
                 State::Free => stats.kept_pages += mapped,
             }
         }
-        stats
+        Ok(stats)
     }
 
     /// As [`super::KvMemory::fence`].
@@ -546,7 +556,7 @@ impl Inner {
         let base = slots.all[slots.find(seq)?].region.base();
         let &(first, count) = self.groups.get(group as usize).ok_or(super::NO_GROUP)?;
         let geometry = &self.config.groups[group as usize];
-        let layout = geometry.layout(1)?;
+        let layout = strides(geometry)?;
         let layers = geometry.layers as usize;
         let apart = geometry.order == Order::LayerOuter;
         let side = |nth: usize, token: u64, head: u64| {

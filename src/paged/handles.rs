@@ -1,59 +1,73 @@
-//! Memories by number, for programs that hold them through the C API.
+//! Memories and contiguous caches by number, for programs that hold them through the C API.
 //!
-//! Owns every such memory until it is let go. Promises that a number is never given twice, so that
-//! a stale one is an error and nothing else; one that is let go stays until calls that use it have
-//! ended. In a forked child every call is refused before a lock is touched. Cost: a short lock.
+//! Owns each of them until it is let go. Promises that a number is never given twice, not even to
+//! one of the other kind, so that a stale one is an error and nothing else; one that is let go
+//! stays until calls that use it have ended. In a forked child every call is refused before a lock
+//! is touched. Cost: a short lock.
 
-use super::KvMemory;
+use super::{ContiguousKv, KvMemory};
 use crate::error::{Error, Result, Status};
 use crate::pool::world;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-struct Memories {
-    last: u64,
-    live: BTreeMap<u64, Arc<KvMemory>>,
+static LAST: AtomicU64 = AtomicU64::new(0);
+
+/// What is held by number: things of one kind.
+#[derive(Debug)]
+pub struct Live<T> {
+    what: &'static str,
+    live: Mutex<BTreeMap<u64, Arc<T>>>,
 }
 
-static LIVE: Mutex<Memories> = Mutex::new(Memories { last: 0, live: BTreeMap::new() });
+/// Memories behind caches.
+pub static MEMORIES: Live<KvMemory> = Live::new("KV memory");
+/// Caches with contiguous addresses.
+pub static CONTIGUOUS: Live<ContiguousKv> = Live::new("contiguous KV cache");
 
-fn memories() -> Result<MutexGuard<'static, Memories>> {
-    world::check_world()?;
-    Ok(LIVE.lock().unwrap_or_else(PoisonError::into_inner))
-}
+impl<T> Live<T> {
+    const fn new(what: &'static str) -> Live<T> {
+        Live { what, live: Mutex::new(BTreeMap::new()) }
+    }
 
-fn unknown(number: u64) -> Error {
-    let text = format!("no KV memory has the handle {number:#x}: never made, or destroyed");
-    Error::new(Status::InvalidArgument, text)
-}
+    fn all(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<T>>> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 
-/// Keeps a memory; its number, never 0.
-pub fn keep(memory: KvMemory) -> Result<u64> {
-    let mut memories = memories()?;
-    memories.last += 1;
-    let number = memories.last;
-    memories.live.insert(number, Arc::new(memory));
-    Ok(number)
-}
+    fn unknown(&self, number: u64) -> Error {
+        let text = format!("no {} has the handle {number:#x}: never made, or destroyed", self.what);
+        Error::new(Status::InvalidArgument, text)
+    }
 
-/// The memory with this number.
-///
-/// # Errors
-/// [`Status::InvalidArgument`] when there is none; [`Status::Forked`], [`Status::ShutDown`].
-pub fn get(number: u64) -> Result<Arc<KvMemory>> {
-    memories()?.live.get(&number).cloned().ok_or_else(|| unknown(number))
-}
+    /// Keeps one; its number, never 0.
+    pub fn keep(&self, one: T) -> Result<u64> {
+        world::check_world()?;
+        let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
+        self.all().insert(number, Arc::new(one));
+        Ok(number)
+    }
 
-/// Lets a memory go; it ends with the answer, or with the last call that uses it. Also after the
-/// library's end.
-///
-/// # Errors
-/// [`Status::InvalidArgument`] when there is none; [`Status::Forked`].
-pub fn take(number: u64) -> Result<Arc<KvMemory>> {
-    world::check_world().or_else(|error| match error.status() {
-        Status::ShutDown => Ok(()),
-        _ => Err(error),
-    })?;
-    let gone = LIVE.lock().unwrap_or_else(PoisonError::into_inner).live.remove(&number);
-    gone.ok_or_else(|| unknown(number))
+    /// The one with this number.
+    ///
+    /// # Errors
+    /// [`Status::InvalidArgument`] when there is none; [`Status::Forked`], [`Status::ShutDown`].
+    pub fn get(&self, number: u64) -> Result<Arc<T>> {
+        world::check_world()?;
+        self.all().get(&number).cloned().ok_or_else(|| self.unknown(number))
+    }
+
+    /// Lets one go; it ends with the answer, or with the last call that uses it. Also after the
+    /// library's end.
+    ///
+    /// # Errors
+    /// [`Status::InvalidArgument`] when there is none; [`Status::Forked`].
+    pub fn take(&self, number: u64) -> Result<Arc<T>> {
+        world::check_world().or_else(|error| match error.status() {
+            Status::ShutDown => Ok(()),
+            _ => Err(error),
+        })?;
+        let gone = self.all().remove(&number);
+        gone.ok_or_else(|| self.unknown(number))
+    }
 }

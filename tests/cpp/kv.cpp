@@ -1,6 +1,7 @@
-// Owning types of the paged KV cache: sequences end with their objects, once, also after moves;
-// shortage is a value; copies are made before who needs them.
+// Owning types of KV caches, paged and with contiguous addresses: sequences end with their objects,
+// once, also after moves; shortage is a value; copies are made before who needs them.
 #include "check.hpp"
+#include "pools.hpp"
 
 #include <forebay_kv.hpp>
 
@@ -17,6 +18,12 @@ static_assert(std::is_nothrow_move_constructible_v<forebay::kv_cache>);
 static_assert(std::is_nothrow_move_assignable_v<forebay::kv_cache>);
 static_assert(std::is_nothrow_move_constructible_v<forebay::kv_sequence>);
 static_assert(std::is_nothrow_move_assignable_v<forebay::kv_sequence>);
+static_assert(!std::is_copy_constructible_v<forebay::kv_contiguous>);
+static_assert(!std::is_copy_constructible_v<forebay::kv_contiguous_sequence>);
+static_assert(std::is_nothrow_move_constructible_v<forebay::kv_contiguous>);
+static_assert(std::is_nothrow_move_assignable_v<forebay::kv_contiguous>);
+static_assert(std::is_nothrow_move_constructible_v<forebay::kv_contiguous_sequence>);
+static_assert(std::is_nothrow_move_assignable_v<forebay::kv_contiguous_sequence>);
 
 /// Whether a call throws the error with this status.
 template <class Call>
@@ -96,6 +103,67 @@ void forks_copy_what_they_write() {
   CHECK(third.find_prefix(tokens, 5).tokens == 4);
 }
 
+/// 8,192 bytes of keys a token, as many of values: 256 tokens a page.
+std::vector<forebay_kv_group> long_group() {
+  auto groups = one_group(0);
+  groups[0].heads = 256;
+  return groups;
+}
+
+void contiguous_sequences_end_with_their_objects() {
+  const auto groups = long_group();
+  const auto options = forebay::kv_contiguous::defaults(groups, 2, 1024);
+  const forebay::pool pool = make_pool(64u << 20);
+  forebay::kv_contiguous cache(options, pool.get());
+  CHECK(cache.tokens_per_page() == 256);
+  {
+    forebay::kv_contiguous_sequence first(cache);
+    CHECK(first.ensure(300) && first.usage().tokens == 300);
+    const auto view = first.view();
+    CHECK(view.keys.token_stride == 8192 && view.keys.layer_stride == 4096);
+    CHECK(view.keys.head_stride == 16 && view.values.address != nullptr);
+    static_cast<char *>(view.keys.address)[300 * 8192 - 1] = 7;
+    forebay::kv_contiguous_sequence moved(std::move(first));
+    CHECK(!first && moved && moved.view().keys.address == view.keys.address);
+    forebay::kv_contiguous_sequence second(cache);
+    CHECK(cache.stats().open == 2 && cache.stats().open_pages == 4);
+    second = std::move(moved);
+    CHECK(!moved && cache.stats().open == 1 && cache.stats().leaving == 1);
+    second.truncate(200);
+    static_cast<void>(cache.poll());
+    CHECK(cache.stats().open_pages == 2 && second.usage().mapped == 4u << 20);
+    const forebay_kv_fence fence = cache.fence_at(3);
+    second.end(fence);
+    CHECK(!second && cache.poll() < fence && cache.stats().leaving == 1);
+    cache.reach(3);
+    CHECK(cache.poll() == fence && cache.stats().leaving == 0 && cache.release_kept() == 0);
+    refused(FOREBAY_ERROR_STALE_SEQUENCE, [&] { second.usage(); });
+  }
+  const forebay::kv_contiguous_sequence last(cache);
+  std::size_t done = 0;
+  CHECK(cache.ensure({{last.get(), 9, 0}}, done) && done == 1 && last.usage().tokens == 9);
+  refused(FOREBAY_ERROR_INVALID_ARGUMENT, [&] { last.ensure(1025); });
+  refused(FOREBAY_ERROR_INVALID_ARGUMENT, [&] { last.view(1); });
+  refused(FOREBAY_ERROR_INVALID_ARGUMENT, [&] { cache.fence({}); });
+  forebay::kv_contiguous taken(std::move(cache));
+  CHECK(!cache && taken && taken.stats().open == 1);
+  taken.reset();
+  CHECK(!taken);
+  refused(FOREBAY_ERROR_INVALID_ARGUMENT, [&] { last.usage(); });
+}
+
+void memory_that_lacks_is_a_value() {
+  const forebay::pool pool = make_pool(8u << 20);
+  const auto groups = long_group();
+  const forebay::kv_contiguous cache(forebay::kv_contiguous::defaults(groups, 2, 1024), pool.get());
+  const forebay::kv_contiguous_sequence one(cache);
+  const forebay::kv_contiguous_sequence two(cache);
+  CHECK(one.ensure(256) && !two.ensure(257) && two.usage().mapped == 0);
+  std::size_t done = 9;
+  CHECK(!cache.ensure({{two.get(), 256, 0}, {one.get(), 257, 0}}, done) && done == 1);
+  CHECK(one.usage().tokens == 256 && two.usage().tokens == 256);
+}
+
 void wrong_use_throws() {
   refused(FOREBAY_ERROR_INVALID_ARGUMENT,
           [] { forebay::kv_cache made(std::vector<forebay_kv_group>{}); });
@@ -113,6 +181,8 @@ int main() {
   sequences_end_with_their_objects();
   shortage_is_a_value();
   forks_copy_what_they_write();
+  contiguous_sequences_end_with_their_objects();
+  memory_that_lacks_is_a_value();
   wrong_use_throws();
   return shown("caches and sequences are owned by their objects");
 }

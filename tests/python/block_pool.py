@@ -16,18 +16,21 @@ def hash_of(number):
 
 
 class Request:
-    """What a pool asks of a request: its blocks' hashes."""
+    """What a pool asks of a request: its blocks' hashes, some for each block, of which the last is
+    the block's."""
 
-    def __init__(self, numbers):
-        self.block_hashes = [hash_of(number) for number in numbers]
+    def __init__(self, numbers, units=1):
+        before = [hash_of((1 << 40) + unit) for unit in range(units - 1)]
+        runs = [[*before, hash_of(number)] for number in numbers]
+        self.block_hashes = [one for run in runs for one in run]
 
 
 class Player:
     """Makes the calls. ``held`` are lists of blocks with the numbers of their contents and how many
     of them are cached; ``known`` the runs of numbers that were ever cached."""
 
-    def __init__(self, pool, seed):
-        self.pool, self.draw = pool, random.Random(seed)
+    def __init__(self, pool, seed, units):
+        self.pool, self.draw, self.units = pool, random.Random(seed), units
         self.held, self.known, self.fresh = [], [], 0
 
     def get(self):
@@ -66,7 +69,8 @@ class Player:
         entry = self.draw.choice(self.held)
         blocks, numbers, cached = entry
         full = self.draw.randint(cached, len(blocks))
-        self.pool.cache_full_blocks(Request(numbers), blocks, cached, full, 16, 0)
+        request = Request(numbers, self.units)
+        self.pool.cache_full_blocks(request, blocks, cached, full, 16 * self.units, 0)
         entry[2] = full
         if full > 0 and numbers[:full] not in self.known:
             self.known.append(numbers[:full])
@@ -92,7 +96,7 @@ def short(state):
     return hashlib.sha256(json.dumps(state).encode()).hexdigest()[:8]
 
 
-def play(make, seed):
-    """The states after each step."""
-    player = Player(make(BLOCKS, True, 16), seed)
+def play(make, seed, units=1):
+    """The states after each step, the same for any number of hashes a block."""
+    player = Player(make(BLOCKS, True, 16), seed, units)
     return [player.step() for _ in range(STEPS)]

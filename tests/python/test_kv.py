@@ -185,9 +185,12 @@ class BlockPools(unittest.TestCase):
         )
         self.assertEqual(len(recorded), len(block_pool.SEEDS))
         for seed in block_pool.SEEDS:
-            seen = block_pool.play(vllm.BlockPool, seed)
-            for step, (state, wanted) in enumerate(zip(seen, recorded[str(seed)], strict=True)):
-                self.assertEqual(block_pool.short(state), wanted, f"{seed} {step} {state}")
+            for units in (1, 3):
+                seen = block_pool.play(vllm.BlockPool, seed, units)
+                both = zip(seen, recorded[str(seed)], strict=True)
+                for step, (state, wanted) in enumerate(both):
+                    told = f"{seed} {units} {step} {state}"
+                    self.assertEqual(block_pool.short(state), wanted, told)
 
     def test_the_stand_in_shows_what_vllms_pool_shows(self):
         folder = os.environ.get("VLLM_SOURCE")
@@ -199,8 +202,9 @@ class BlockPools(unittest.TestCase):
             self.skipTest(f"the package index cannot be reached: {error}")
         real = vllm_source.block_pool(folder)
         for seed in range(100, 140):
-            seen = block_pool.play(vllm.BlockPool, seed)
-            wanted = block_pool.play(real, seed)
+            units = seed % 3 + 1
+            seen = block_pool.play(vllm.BlockPool, seed, units)
+            wanted = block_pool.play(real, seed, units)
             for step, (ours, theirs) in enumerate(zip(seen, wanted, strict=True)):
                 self.assertEqual(ours, theirs, f"{seed} {step}")
 
@@ -250,8 +254,22 @@ class BlockPools(unittest.TestCase):
             other.free_blocks(theirs)
         with self.assertRaises(NotImplementedError):
             vllm.BlockPool(4, True, 16, num_hash_lookahead_tokens=1)
-        with self.assertRaises(NotImplementedError):
-            pool.cache_full_blocks(block_pool.Request([1]), [block], 0, 1, 32, 0)
+        for size in (8, 24):
+            with self.assertRaisesRegex(ValueError, "no multiple"):
+                pool.cache_full_blocks(block_pool.Request([1]), [block], 0, 1, size, 0)
+
+    def test_a_view_at_the_blocks_size_is_taken_as_it_is(self):
+        class View(list):
+            scale_factor = 2
+
+        pool = vllm.BlockPool(4, True, 16)
+        blocks = pool.get_new_blocks(2)
+        hashes = [block_pool.hash_of(number) for number in range(2)]
+        request = block_pool.Request([])
+        request.block_hashes = View(hashes)
+        pool.cache_full_blocks(request, blocks, 0, 2, 32, 0)
+        self.assertEqual(pool.get_cached_prefix(hashes, 0), blocks)
+        pool.close()
 
 
 if __name__ == "__main__":

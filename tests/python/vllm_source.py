@@ -1,5 +1,6 @@
-"""vLLM's own ``BlockPool``, out of the unpacked source of its release, without what it is installed
-with: two of its modules are read, everything else that they import is an empty stand-in.
+"""vLLM's own ``BlockPool``, and its ``KVCacheManager``, out of the unpacked source of its release,
+without what it is installed with: some of its modules are read, everything else that they import is
+an empty stand-in.
 
 ``python vllm_source.py FOLDER OUT`` records what its pool shows under ``block_pool``'s calls;
 ``FOLDER`` is what ``fetch`` made, or the unpacked release.
@@ -20,8 +21,23 @@ import urllib.request
 from pathlib import Path
 from unittest.mock import MagicMock
 
+# Of the pool.
 READ = ("vllm.v1.core.block_pool", "vllm.v1.core.kv_cache_utils")
-
+# Of the manager: all that runs in its calls.
+MANAGER = (
+    "vllm.v1.core.kv_cache_manager",
+    "vllm.v1.core.kv_cache_coordinator",
+    "vllm.v1.core.single_type_kv_cache_manager",
+    "vllm.v1.kv_cache_interface",
+    "vllm.v1.kv_cache_layout",
+    "vllm.v1.kv_cache_spec_registry",
+    "vllm.v1.request",
+    "vllm.utils.math_utils",
+    "vllm.v1.utils",
+    *READ,
+)
+# What its calls import when they run.
+LATE = ("vllm.platforms",)
 
 SOURCE = (
     "https://files.pythonhosted.org/packages/f7/25/"
@@ -30,10 +46,10 @@ SOURCE = (
 SHA256 = "f4c33c2503d52bb411146afa9618a4f48bed68912f617e6803ac8d76e4c74112"
 
 
-def fetch(folder):
+def fetch(folder, read=READ):
     """Puts the modules that are read into a folder: 47 MB are fetched for them, once. Raises
     ``OSError`` where the package index cannot be reached."""
-    files = [Path(*name.split(".")).with_suffix(".py") for name in READ]
+    files = [Path(*name.split(".")).with_suffix(".py") for name in read]
     if all((Path(folder) / file).is_file() for file in files):
         return
     try:
@@ -92,11 +108,11 @@ class StandIn(types.ModuleType):
 class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Finds what is read in the folder, and stand-ins for the rest that cannot be found."""
 
-    def __init__(self, folder):
-        self.folder = Path(folder)
+    def __init__(self, folder, read):
+        self.folder, self.read = Path(folder), read
 
     def find_spec(self, name, path=None, target=None):
-        if name in READ:
+        if name in self.read:
             file = self.folder.joinpath(*name.split(".")).with_suffix(".py")
             return importlib.util.spec_from_file_location(name, file)
         if name.split(".")[0] == "vllm" or name.split(".")[0] not in sys.stdlib_module_names:
@@ -110,14 +126,20 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         pass
 
 
-def block_pool(folder):
-    """The class."""
-    finder = Finder(folder)
+def modules(folder, read):
+    """The modules that are read, by the last parts of their names. To be called once a process:
+    what is imported stays."""
+    finder = Finder(folder, read)
     sys.meta_path.insert(0, finder)
     try:
-        return importlib.import_module(READ[0]).BlockPool
+        return {name.split(".")[-1]: importlib.import_module(name) for name in (*read, *LATE)}
     finally:
         sys.meta_path.remove(finder)
+
+
+def block_pool(folder):
+    """The class."""
+    return modules(folder, READ)["block_pool"].BlockPool
 
 
 def main():

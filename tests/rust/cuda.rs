@@ -24,6 +24,8 @@ mod machine;
 mod memory;
 #[path = "cuda/opening.rs"]
 mod opening;
+#[path = "cuda/paged.rs"]
+mod paged;
 #[path = "cuda/peers.rs"]
 mod peers;
 #[path = "cuda/resets.rs"]
@@ -82,6 +84,7 @@ fn child_process() {
         guards::run,
         memory::run,
         opening::run,
+        paged::run,
         peers::run,
         resets::run,
         retired::run,

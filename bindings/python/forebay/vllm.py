@@ -11,8 +11,9 @@ What differs:
 - Numbers of blocks without a hash may differ: of blocks freed together the last is reused first.
 - Events are ``("stored", block_hash, group)``, ``("removed", block_hash, group)`` and
   ``("cleared",)``: what vLLM's event objects say of tokens is known to its requests only.
-- Not there: partial blocks' hashes (``cache_partial_block``, ``move_block_hashes``),
-  ``unpin_blocks``, metrics collectors, hashes of tokens to come, blocks of several hashes, and pools
+- Not there: partial blocks' hashes (``cache_partial_block``, ``move_block_hashes``: a block that
+  several hashes find at once, which vLLM asks for only where a group of Mamba states has blocks
+  longer than a hash's), ``unpin_blocks``, metrics collectors, hashes of tokens to come, and pools
   that are freed into each other. What can be asked for of these raises ``NotImplementedError`` or
   ``AttributeError``.
 
@@ -23,7 +24,7 @@ from __future__ import annotations
 
 import ctypes as c
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ._errors import Error, check
@@ -154,6 +155,20 @@ def _numbers(blocks: Sequence[Block]) -> Any:
     return (c.c_uint32 * len(blocks))(*[block.block_id for block in blocks])
 
 
+def _hashes_of_blocks(
+    hashes: Any, hash_block_size: int, block_size: int
+) -> Callable[[int], bytes]:
+    """How to find a block's hash among its request's, which may be vLLM's view at the block's size
+    already."""
+    units, rest = divmod(block_size, hash_block_size)
+    if rest != 0 or units == 0:
+        text = f"blocks of {block_size} tokens are no multiple of a hash's {hash_block_size}"
+        raise ValueError(text)
+    if getattr(hashes, "scale_factor", None) == units:
+        units = 1
+    return lambda at: hashes[(at + 1) * units - 1]
+
+
 class BlockPool:
     """``num_gpu_blocks`` blocks, number 0 the null block."""
 
@@ -262,18 +277,19 @@ class BlockPool:
         kv_cache_group_id: int,
         block_mask: list[bool] | None = None,
     ) -> None:
-        """Makes full blocks known by ``request.block_hashes``, save null and masked ones."""
+        """Makes full blocks known by ``request.block_hashes``, save null and masked ones. Where a
+        block holds several units of ``hash_block_size`` tokens the last one's hash, which covers
+        those before it, is the block's."""
         if num_cached_blocks >= num_full_blocks:
             return
-        if block_size != self.hash_block_size:
-            raise NotImplementedError("blocks of several hashes")
+        hashes = _hashes_of_blocks(request.block_hashes, self.hash_block_size, block_size)
         self._own(blocks[num_cached_blocks:num_full_blocks])
         new, keys = [], []
         for at in range(num_cached_blocks, num_full_blocks):
             masked = block_mask is not None and not block_mask[at - num_cached_blocks]
             if not blocks[at].is_null and not masked:
                 new.append(blocks[at])
-                keys.append(_key(request.block_hashes[at], kv_cache_group_id))
+                keys.append(_key(hashes(at), kv_cache_group_id))
         digests = (CDigest * len(new))(*map(_digest, keys))
         check(LIB.forebay_kv_blocks_register(self._handle, 0, _numbers(new), digests, len(new)))
         for block, key in zip(new, keys):

@@ -1,7 +1,8 @@
 //! Group `kv`: what the bookkeeping of a paged KV cache costs, by `benches/kv.rs`, beside NVIDIA's
-//! block manager and vLLM's, by `benches/kv_peers`, and how much of
-//! its memory holds tokens under real requests, by `benches/kv_traces.rs`. The second needs the
-//! requests, in the folder `traces` beside that of `FOREBAY_TRACES`.
+//! block manager and vLLM's (`BlockPool`, and `KVCacheManager` above it), by `benches/kv_peers`;
+//! what memory behind it costs; and how much of that holds tokens under real requests, by
+//! `benches/kv_traces.rs`. The last needs the requests, in the folder `traces` beside that of
+//! `FOREBAY_TRACES`.
 
 use super::{Row, gather, rows_from_json};
 use crate::programs::real_requests;
@@ -10,7 +11,8 @@ use serde_json::{Map, Value};
 
 /// Measures all; `quick` runs fewer rounds, and an eighth of the requests.
 pub fn run(quick: bool) -> Outcome<Vec<Row>> {
-    let peers = [("kvbm-logical", kvbm as Peer), ("vllm", vllm)].map(|(name, peer)| {
+    let peers = [("kvbm-logical", kvbm as Peer), ("vllm", vllm), ("vllm-manager", vllm_manager)];
+    let peers = peers.map(|(name, peer)| {
         let figures = peer(quick).unwrap_or_else(|why| {
             println!("  skipped: {name}: {why}");
             Map::new()
@@ -53,10 +55,19 @@ fn kvbm(quick: bool) -> Outcome<Map<String, Value>> {
     object(&proc::capture(program.args(quick.then_some("--quick")))?)
 }
 
-/// vLLM's own class, out of the source of its release.
+/// vLLM's own `BlockPool`, out of the source of its release.
 fn vllm(quick: bool) -> Outcome<Map<String, Value>> {
+    python("benches/kv_peers/vllm_pool.py", quick)
+}
+
+/// Its `KVCacheManager` above that, what its scheduler calls.
+fn vllm_manager(quick: bool) -> Outcome<Map<String, Value>> {
+    python("benches/kv_peers/vllm_manager.py", quick)
+}
+
+fn python(script: &str, quick: bool) -> Outcome<Map<String, Value>> {
     let mut python = proc::program("python3");
-    python.arg("benches/kv_peers/vllm_pool.py").arg(proc::target_dir().join("vllm-source"));
+    python.arg(script).arg(proc::target_dir().join("vllm-source"));
     python.current_dir(proc::root()).env("PYTHONDONTWRITEBYTECODE", "1");
     object(&proc::capture(python.args(quick.then_some("--quick")))?)
 }
