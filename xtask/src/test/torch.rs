@@ -1,11 +1,10 @@
 //! Group `torch`: PyTorch itself, its CUDA wheel unmodified, on the simulated driver and runtime.
 //!
-//! Owns the wheels' pins, what stands in for NVIDIA's other libraries ([`stubs`]), what the viewer's
-//! test needs ([`viewer`]), and the runs of
-//! `tests/torch/test_*.py`, each file a process; with `--full` all of them once more with a newer
-//! PyTorch. A run passes when its tests do and the simulated driver has seen no misuse. What is
-//! fetched and made goes below `target`; what the package index is not there for is skipped by
-//! name.
+//! Owns the wheels' pins, what stands in for NVIDIA's other libraries ([`stubs`]), what the
+//! viewer's test needs ([`viewer`]), and the runs of `tests/torch/test_*.py`, each file a process;
+//! with `--full` all of them once more with a newer PyTorch. A run passes when its tests do and the
+//! simulated driver has seen no misuse. What is fetched and made goes below `target`; what the
+//! package index is not there for is skipped by name.
 
 mod stubs;
 mod viewer;
