@@ -119,11 +119,14 @@ class Allocator(unittest.TestCase):
     def test_random_tensors_keep_their_contents(self):
         draw = random.Random(123)
         live, total = [], 0
+        # One for all: a new one each time would cost more than looking at it.
+        host = torch.empty(20 * MIB // 4, dtype=torch.int32)
         for step in range(1500):
             what = draw.choices(("new", "drop", "empty"), (1, bool(live), 0.1))[0]
             while live and (what == "drop" or total > 100 * MIB):
                 tensor, value, size = live.pop(draw.randrange(len(live)))
-                self.assertTrue(bool((tensor.cpu() == value).all()), step)
+                seen = host[: size // 4].copy_(tensor)
+                self.assertEqual([int(end) for end in seen.aminmax()], [value, value], step)
                 total -= size
                 what = "dropped"
             if what == "new":

@@ -61,6 +61,7 @@ class History(unittest.TestCase):
 
     def test_segments_are_tiled_by_blocks(self):
         kept = [allocate_here(n) for n in (100, 70_000, 3 * MIB, 5 * MIB + 1)]
+        self.assertIs(ft.snapshot()["allocator_settings"]["expandable_segments"], False)
         for segment in ft.snapshot()["segments"]:
             at = segment["address"]
             for block in segment["blocks"]:

@@ -1,8 +1,9 @@
 """A snapshot in PyTorch's viewer, in a browser.
 
-Neither is fetched: ``TEST_VIEWER`` is a folder with PyTorch's ``MemoryViz.js`` (with the files that
-it imports) and ``d3.js`` of d3 5, ``TEST_BROWSER`` a Chromium that runs without a screen. Without
-them the test is skipped. Pictures are left beside the simulated driver's report.
+``TEST_VIEWER`` is PyTorch's ``MemoryViz.js``, which its wheel does not have and no registry either,
+or a folder with it; without it the tests are skipped. ``TEST_D3`` is ``d3.js`` of d3 5 and
+``TEST_BROWSER`` a Chromium that runs without a screen; ``cargo xtask test torch`` fetches both.
+Pictures are left beside the simulated driver's report.
 """
 
 import gc
@@ -11,8 +12,6 @@ import json
 import os
 import pathlib
 import re
-import subprocess
-import tempfile
 import threading
 import unittest
 import warnings
@@ -21,10 +20,11 @@ warnings.simplefilter("ignore")
 
 import forebay.torch as ft  # noqa: E402
 import torch  # noqa: E402
+from browser import Browser  # noqa: E402
 from support import MIB, main  # noqa: E402
 from torch.cuda import _memory_viz  # noqa: E402
 
-VIEWER, BROWSER = os.environ.get("TEST_VIEWER"), os.environ.get("TEST_BROWSER")
+VIEWER, D3, BROWSER = (os.environ.get(f"TEST_{name}") for name in ("VIEWER", "D3", "BROWSER"))
 PICTURES = pathlib.Path(os.environ.get("FOREBAY_SIM_REPORT", "/tmp/x")).parent
 # Goes through every event as a mouse does, and says in the page what was drawn, and what failed.
 WALK = """
@@ -32,7 +32,7 @@ WALK = """
 const told = {problems: [], drawn: []};
 addEventListener("error", e => told.problems.push(e.message));
 addEventListener("unhandledrejection", e => told.problems.push(String(e.reason)));
-addEventListener("load", () => setTimeout(() => {
+const walk = () => {
   const count = group => group ? group.querySelectorAll(":scope > rect").length : 0;
   told.polygons = document.querySelectorAll("polygon").length;
   const events = [...document.querySelectorAll("div > div > div > pre")];
@@ -42,26 +42,25 @@ addEventListener("load", () => setTimeout(() => {
     const groups = document.querySelectorAll("svg > g > g");
     told.drawn.push([count(groups[0]), count(groups[1])]);
   }
-  const output = document.createElement("output");
-  output.textContent = JSON.stringify(told);
-  document.body.append(output);
-}, 2000));
+  window.told = JSON.stringify(told);
+};
+addEventListener("load", () => setTimeout(walk, 2000));
 </script>
 """
 
 
 def served(pages):
-    """A server of the viewer's files, whose d3 is the one beside them, and of these pages."""
+    """A server of the viewer's file, whose d3 is the one beside it, and of these pages."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
             name = self.path.lstrip("/")
-            path = pathlib.Path(VIEWER) / name
+            path = {"MemoryViz.js": pathlib.Path(VIEWER), "d3.js": pathlib.Path(D3)}.get(name)
             if name in pages:
                 text = pages[name]
             elif name == "d3.mjs":
                 text = 'import "./d3.js"; export default self.d3;'
-            elif path.is_file():
+            elif path is not None:
                 text = path.read_text()
                 here = r'import \* as d3 from "[^"]+"'
                 text = re.sub(here, 'import d3 from "./d3.mjs"', text)
@@ -83,22 +82,6 @@ def served(pages):
     return server
 
 
-def browse(url, *flags):
-    with tempfile.TemporaryDirectory() as profile:
-        run = subprocess.run(
-            [
-                BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
-                "--virtual-time-budget=30000", "--window-size=1400,900",
-                f"--user-data-dir={profile}", *flags, url,
-            ],
-            capture_output=True, text=True, timeout=120,
-            env={k: v for k, v in os.environ.items() if not k.startswith("FOREBAY")},
-        )  # fmt: skip
-    if run.returncode != 0:
-        raise RuntimeError(run.stderr[-2000:])
-    return run.stdout
-
-
 def history():
     """Blocks of two streams that come and go, one too many, and pages that are given back."""
     ft.record_memory_history()
@@ -116,7 +99,9 @@ def history():
     return kept
 
 
-@unittest.skipUnless(VIEWER and BROWSER, "TEST_VIEWER and TEST_BROWSER name no viewer, no browser")
+@unittest.skipUnless(
+    VIEWER and D3 and BROWSER, "TEST_VIEWER names no MemoryViz.js of PyTorch's, or a browser is missing"
+)
 class Viewer(unittest.TestCase):
     maxDiff = None
 
@@ -139,17 +124,17 @@ class Viewer(unittest.TestCase):
         }
         cls.server = served(pages)
         cls.addClassCleanup(cls.server.shutdown)
+        cls.browser = Browser(BROWSER)
+        cls.addClassCleanup(cls.browser.close)
 
     def shown(self, page):
         url = f"http://127.0.0.1:{self.server.server_address[1]}/{page}"
-        text = browse(url, "--dump-dom")
-        told = re.search(r"<output>(.*?)</output>", text, re.DOTALL)
-        self.assertIsNotNone(told, text[:2000])
+        self.browser.call("Page.navigate", url=url)
+        there = f"location.pathname === '/{page}' ? window.told : null"
+        told = json.loads(self.browser.waited(there))
         picture = PICTURES / f"viewer-{page.split('.')[0]}.png"
-        picture.unlink(missing_ok=True)
-        browse(url, f"--screenshot={picture}")
+        picture.write_bytes(self.browser.picture())
         self.assertGreater(picture.stat().st_size, 5000)
-        told = json.loads(told[1].replace("&gt;", ">").replace("&lt;", "<").replace("&amp;", "&"))
         self.assertEqual(told["problems"], [])
         return told
 

@@ -1,12 +1,13 @@
 //! Group `torch`: PyTorch itself, its CUDA wheel unmodified, on the simulated driver and runtime.
 //!
-//! Owns the wheels' pins, what stands in for NVIDIA's other libraries ([`stubs`]), and the runs of
-//! `tests/torch/test_*.py`, each file a process; with `--full` all of them once more with a newer
-//! PyTorch. A run passes when its tests do and the simulated driver has seen no misuse. What is
-//! fetched and made goes below `target`; what the package index is not there for is skipped by
-//! name.
+//! Owns the wheels' pins, what stands in for NVIDIA's other libraries ([`stubs`]), what the
+//! viewer's test needs ([`viewer`]), and the runs of `tests/torch/test_*.py`, each file a process;
+//! with `--full` all of them once more with a newer PyTorch. A run passes when its tests do and the
+//! simulated driver has seen no misuse. What is fetched and made goes below `target`; what the
+//! package index is not there for is skipped by name.
 
 mod stubs;
+mod viewer;
 
 use super::library::compiler;
 use super::runtime::{Staged, stage_runtime};
@@ -155,6 +156,19 @@ fn files(site: &Site, tally: &mut Tally) {
         let mut seen = Tally::default();
         let mut python = python(site, &report);
         python.arg(&file);
+        if name == "test_viewer" {
+            match viewer::give(&mut python) {
+                Ok(()) => {}
+                Err(Missing::Unreachable(why)) => {
+                    tally.skip("torch::test_viewer", &why);
+                    continue;
+                }
+                Err(Missing::Failed(why)) => {
+                    tally.check("torch::test_viewer", Err(why));
+                    continue;
+                }
+            }
+        }
         let end = proc::stream(&mut python, Some(LIMIT), |line| seen.add_unittest_line(line));
         let told = seen.failed > 0;
         // A file whose tests are all skipped has told so by name.

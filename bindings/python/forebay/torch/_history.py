@@ -279,7 +279,8 @@ def snapshot() -> dict[str, Any]:
     return {
         "segments": [segment for segments in per_device for segment in segments],
         "device_traces": [_trace(device, segments) for device, segments in enumerate(per_device)],
-        "allocator_settings": {"PYTORCH_CUDA_ALLOC_CONF": "", "expandable_segments": True},
+        # None of PyTorch's settings has an effect.
+        "allocator_settings": {"PYTORCH_CUDA_ALLOC_CONF": "", "expandable_segments": False},
         "external_annotations": [],
     }
 
