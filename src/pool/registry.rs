@@ -188,6 +188,7 @@ pub(super) fn lane_cache(
     pool: u64,
     stream: u64,
 ) -> Result<(*mut LaneCache, &'static Shared)> {
+    super::core::check_stream(stream)?;
     let key = pool ^ stream;
     let id = if pool == 0 { default_pool()? } else { pool_number(pool)? };
     let shared = self::pool(id)?;
@@ -524,6 +525,7 @@ pub fn retire_stream(stream: u64) -> Result<()> {
     if stream == SYNC_STREAM {
         return Err(super::core::unknown_stream(stream));
     }
+    super::core::check_stream(stream)?;
     let mut registry = registry();
     let pools = registry.live.clone();
     let keys: Vec<u64> = pools.iter().map(|id| (id << HANDLE_SHIFT) ^ stream).collect();
