@@ -191,12 +191,14 @@ impl Core {
     }
 
     /// Retries what failed to be undone before, unless a capture is open: nothing is unmapped
-    /// then. Answers whether anything is still stuck.
+    /// then, nor, unless pages may move at any time, while the device works. Does not wait. Answers
+    /// whether anything is still stuck.
     pub fn recover(&mut self) -> bool {
         // Copies that are under way may reach memory that would be unmapped.
         if self.lanes.open_captures() == 0 && self.try_close_copiers() {
             let (stock, mut any) = (self.vmem.stock(), false);
-            for granule in self.vmem.recover() {
+            let unmap = self.vmem.troubled() && self.may_unmap_now().unwrap_or(false);
+            for granule in self.vmem.recover(unmap) {
                 if self.tagged.unstrand(granule) {
                     any = true;
                 } else {

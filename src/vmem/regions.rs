@@ -7,7 +7,7 @@
 //! [`Vmem::recover`]. Must not know what a region is for. Cost: the driver's calls.
 
 use super::Vmem;
-use crate::driver::{Call, Code, DriverError, DriverResult, PageHandle, Scope};
+use crate::driver::{Call, Code, DriverError, DriverResult, PageHandle};
 
 /// A region's number; no other region of the pool ever has it.
 pub type RegionId = u32;
@@ -30,8 +30,6 @@ pub(super) struct Region {
     stranded: Vec<u32>,
     /// Its owner is gone: it is to be unmapped and given back.
     given_up: bool,
-    /// Whether it may be unmapped only while the device does not work.
-    when_idle: bool,
 }
 
 impl Region {
@@ -69,8 +67,8 @@ impl Vmem {
         self.calls.reserves += 1;
         let id = self.next_region;
         self.next_region += 1;
-        let (stranded, given_up, when_idle) = (Vec::new(), false, false);
-        self.regions.insert(id, Region { base, pages, stranded, given_up, when_idle });
+        let region = Region { base, pages, stranded: Vec::new(), given_up: false };
+        self.regions.insert(id, region);
         Ok((id, base))
     }
 
@@ -164,18 +162,18 @@ impl Vmem {
     }
 
     /// As [`Vmem::close_region`] for an owner that will not come again: what fails is retried by
-    /// [`Vmem::recover`], `when_idle`: only while the device does not work.
-    pub fn give_up_region(&mut self, id: RegionId, when_idle: bool) {
+    /// [`Vmem::recover`].
+    pub fn give_up_region(&mut self, id: RegionId) {
         if let Err(error) = self.close_region(id) {
             tracing::warn!(%error, id, "a region was not given back; retried later");
-            self.leave_region(id, when_idle);
+            self.leave_region(id);
         }
     }
 
     /// As [`Vmem::give_up_region`] where nothing may be unmapped now.
-    pub fn leave_region(&mut self, id: RegionId, when_idle: bool) {
+    pub fn leave_region(&mut self, id: RegionId) {
         if let Some(region) = self.regions.get_mut(&id) {
-            (region.given_up, region.when_idle) = (true, when_idle);
+            region.given_up = true;
             let rows = region.rows(|g| !region.is_stranded(g));
             for row in rows {
                 region.stranded.extend(row.first..row.first + row.len);
@@ -222,9 +220,6 @@ impl Vmem {
         for id in ids {
             let region = &self.regions[&id];
             if region.given_up {
-                if region.when_idle && !self.device_idle() {
-                    continue;
-                }
                 if self.close_region(id).is_err() {
                     return;
                 }
@@ -236,17 +231,6 @@ impl Vmem {
                 }
             }
         }
-    }
-
-    /// Whether the device does nothing now, as far as it can be asked.
-    fn device_idle(&self) -> bool {
-        let Ok(event) = self.driver.event_create() else { return false };
-        let recorded = self.driver.event_record(event, Scope::Context);
-        let idle = recorded.and_then(|()| self.driver.event_query(event)).unwrap_or(false);
-        if let Err(error) = self.driver.event_destroy(event) {
-            tracing::debug!(%error, "an event was not destroyed");
-        }
-        idle
     }
 
     /// Gives all regions back, for the pool's end.

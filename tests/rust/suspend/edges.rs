@@ -357,3 +357,45 @@ fn a_pools_end_opens_the_hot_path_of_its_tags_again() {
     g.end(&[]);
     assert!(!tagged::is_declared(u32::from(own)));
 }
+
+/// `FOREBAY_MOVE` says that pages may go only while the device stands still: then those that a
+/// failed resume leaves mapped wait for that, whoever asks.
+#[test]
+fn what_a_failed_resume_leaves_is_unmapped_when_the_device_stands_still() {
+    use forebay::config::Move;
+    for moves in [Move::Always, Move::Idle, Move::Never] {
+        let mut g = Ground::new(64, 1, |settings| settings.moves = moves);
+        let (kv, streams) = (g.tags[0], streams(&g.driver, 1));
+        let block = g.alloc(kv, 4 * GRANULE, 0).expect("room");
+        g.suspend(&[kv]);
+        let stream = StreamHandle(streams[0]);
+        g.driver.inner().hold(stream).expect("a stream");
+        g.driver.inner().spin(stream, 0).expect("a stream");
+        g.driver.fail(Fault::once(CallSet::of(&[Call::Copy]), 1));
+        g.pool.resume(&[kv], &mut Report::default()).expect_err("contents cannot be copied");
+        g.driver.clear_faults();
+        g.driver.reset_counts();
+        let may = moves == Move::Always;
+        let mapped = if may { 0 } else { 4 };
+        for _ in 0..2 {
+            let stuck = g.pool.with_core(|core| core.recover()).expect("alive");
+            assert_eq!(stuck, !may, "{moves:?}");
+            assert_eq!(g.driver.count(Call::Unmap), 0, "{moves:?}: the device works");
+            assert_eq!(g.driver.inner().census().mappings, mapped, "{moves:?}");
+            if !may {
+                let (status, _) = told(g.pool.resume(&[kv], &mut Report::default()));
+                assert_eq!(status, Status::Driver, "{moves:?}: they are in the way");
+            }
+        }
+        g.stats();
+        g.driver.inner().unhold(stream).expect("a stream");
+        g.driver.inner().quiesce();
+        assert!(!g.pool.with_core(|core| core.recover()).expect("alive"), "{moves:?}");
+        assert_eq!(g.driver.inner().census().mappings, 0, "{moves:?}");
+        g.resume(&[kv]);
+        block.check();
+        g.free(block);
+        g.driver.inner().run_all();
+        g.end(&streams);
+    }
+}
