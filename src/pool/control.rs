@@ -312,7 +312,8 @@ impl Pool {
             let stats = core.stats();
             // What others own, or may still look at, is nobody's to hand out.
             let imported = (core.vmem.imported_pages() * core.vmem.granule()) as u64;
-            let held = stats.live_bytes + stats.region_bytes + core.shares.held_bytes();
+            let lent = core.shares.held_bytes() - core.held_away();
+            let held = stats.live_bytes + stats.region_bytes + lent;
             let own = stats.limit_bytes.saturating_sub(held);
             let reach = (free as u64 + stats.mapped_bytes).saturating_sub(imported + held);
             Ok((own.min(reach) as usize, total))
