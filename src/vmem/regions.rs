@@ -8,6 +8,7 @@
 
 use super::Vmem;
 use crate::driver::{Call, Code, DriverError, DriverResult, PageHandle};
+use std::collections::BTreeMap;
 
 /// A region's number; no other region of the pool ever has it.
 pub type RegionId = u32;
@@ -25,7 +26,10 @@ pub struct Row {
 #[derive(Debug)]
 pub(super) struct Region {
     base: usize,
-    pages: Vec<Option<PageHandle>>,
+    /// Length in bytes.
+    bytes: usize,
+    /// By granule; those without a page have no entry, so that length costs nothing.
+    pages: BTreeMap<u32, PageHandle>,
     /// Granules whose page is mapped and should not be.
     stranded: Vec<u32>,
     /// Its owner is gone: it is to be unmapped and given back.
@@ -36,16 +40,18 @@ impl Region {
     /// Rows of granules that hold a page and for which `which` says yes.
     fn rows(&self, which: impl Fn(u32) -> bool) -> Vec<Row> {
         let mut rows: Vec<Row> = Vec::new();
-        for (g, page) in (0u32..).zip(&self.pages) {
-            if page.is_none() || !which(g) {
-                continue;
-            }
+        for g in self.pages.keys().copied().filter(|&g| which(g)) {
             match rows.last_mut() {
                 Some(row) if row.first + row.len == g => row.len += 1,
                 _ => rows.push(Row { first: g, len: 1 }),
             }
         }
         rows
+    }
+
+    /// The granules of a row that hold a page.
+    fn backed(&self, row: Row) -> impl Iterator<Item = u32> {
+        self.pages.range(row.first..row.first + row.len).map(|(&g, _)| g)
     }
 
     fn is_stranded(&self, granule: u32) -> bool {
@@ -56,33 +62,28 @@ impl Region {
 const NO_REGION: DriverError = DriverError { call: Call::Map, code: Code::InvalidValue };
 
 impl Vmem {
-    /// Reserves a region of `bytes`, a multiple of the granule. Answers its number and base.
+    /// Reserves a region of `bytes`, a multiple of the granule. Answers its number and base. Cost:
+    /// the call, whatever its length.
     pub fn add_region(&mut self, bytes: usize) -> DriverResult<(RegionId, usize)> {
-        let granules = bytes / self.granule;
-        let mut pages = Vec::new();
-        let no_memory = DriverError { call: Call::Reserve, code: Code::OutOfMemory };
-        pages.try_reserve_exact(granules).map_err(|_| no_memory)?;
-        pages.resize(granules, None);
-        let base = self.driver.reserve(granules * self.granule)?;
+        let base = self.driver.reserve(bytes)?;
         self.calls.reserves += 1;
         let id = self.next_region;
         self.next_region += 1;
-        let region = Region { base, pages, stranded: Vec::new(), given_up: false };
-        self.regions.insert(id, region);
+        let (pages, stranded) = (BTreeMap::new(), Vec::new());
+        self.regions.insert(id, Region { base, bytes, pages, stranded, given_up: false });
         Ok((id, base))
     }
 
     /// Whether no granule of a row holds a page, a stranded one included.
     pub fn is_unbacked(&self, id: RegionId, row: Row) -> bool {
         let Some(region) = self.regions.get(&id) else { return false };
-        region.pages[row.first as usize..][..row.len as usize].iter().all(Option::is_none)
+        region.backed(row).next().is_none()
     }
 
     /// Whether all pages that a row's granules hold are stranded.
     pub fn holds_stranded_only(&self, id: RegionId, row: Row) -> bool {
         let Some(region) = self.regions.get(&id) else { return false };
-        let mut granules = row.first..row.first + row.len;
-        granules.all(|g| region.pages[g as usize].is_none() || region.is_stranded(g))
+        region.backed(row).all(|g| region.is_stranded(g))
     }
 
     /// Maps pages of the stock, which holds enough, at unbacked granules and opens them. All or
@@ -94,9 +95,9 @@ impl Vmem {
         let from = self.stock.len() - row.len as usize;
         let mapped = self.driver.map_run(address, self.granule, &self.stock[from..]);
         let done = mapped.as_ref().map_or_else(|&(done, _)| done, |()| row.len as usize);
-        for (g, page) in (row.first as usize..).zip(self.stock.drain(from..from + done)) {
-            debug_assert!(region.pages[g].is_none());
-            region.pages[g] = Some(page);
+        for (g, page) in (row.first..).zip(self.stock.drain(from..from + done)) {
+            let before = region.pages.insert(g, page);
+            debug_assert_eq!(before, None);
         }
         self.mapped_pages += done;
         self.region_pages += done;
@@ -137,7 +138,7 @@ impl Vmem {
         self.driver.unmap(address, row.len as usize * self.granule)?;
         self.calls.unmaps += 1;
         for g in row.first..row.first + row.len {
-            let page = region.pages[g as usize].take();
+            let page = region.pages.remove(&g);
             self.stock.push(page.expect("the caller unmaps backed granules"));
             self.mapped_pages -= 1;
             match region.stranded.iter().position(|&stranded| stranded == g) {
@@ -156,7 +157,7 @@ impl Vmem {
             self.unmap_region(id, row)?;
         }
         let region = &self.regions[&id];
-        self.driver.unreserve(region.base, region.pages.len() * self.granule)?;
+        self.driver.unreserve(region.base, region.bytes)?;
         self.regions.remove(&id);
         Ok(())
     }
@@ -189,7 +190,7 @@ impl Vmem {
 
     /// Address space of all regions, in bytes.
     pub(super) fn region_bytes(&self) -> usize {
-        self.regions.values().map(|region| region.pages.len() * self.granule).sum()
+        self.regions.values().map(|region| region.bytes).sum()
     }
 
     /// Pages that are stranded in regions.

@@ -478,3 +478,12 @@ fn closing_under_a_lasting_fault_may_be_tried_again_and_again() {
         bench.close();
     }
 }
+
+/// Nothing is made for a region that the driver refuses, however long it would be.
+#[test]
+fn a_region_that_is_refused_costs_the_call() {
+    let mut bench = Bench::new();
+    let refused = bench.vmem.add_region(1 << 62).expect_err("no address space is so long");
+    assert_eq!((refused.call, refused.code), (Call::Reserve, Code::NoAddressSpace));
+    assert_eq!((bench.driver.count(Call::Reserve), bench.vmem.reserved_bytes()), (1, 0));
+}
