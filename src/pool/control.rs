@@ -66,7 +66,11 @@ pub fn synchronize(shared: &'static Shared, id: u64) -> Result<bool> {
         return waited.map(|()| true).map_err(driver_error);
     };
     let waited = driver.event_synchronize(event);
-    shared.with_core(id, |core| core.lanes.give_event(event))?;
+    if let Err(gone) = shared.with_core(id, |core| core.lanes.give_event(event)) {
+        // The pool has ended meanwhile, and its other events with it.
+        super::core::note(driver.event_destroy(event), "an event was not destroyed");
+        return Err(gone);
+    }
     waited.map(|()| true).map_err(driver_error)
 }
 

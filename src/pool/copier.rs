@@ -96,6 +96,8 @@ struct Way {
     busy: bool,
     /// Recorded behind it, where it is looked at rather than awaited.
     behind: Option<EventHandle>,
+    /// Whether that has been recorded.
+    recorded: bool,
     /// What the copy under way brings: which part, and how many bytes of it.
     brings: Option<(usize, usize)>,
 }
@@ -131,7 +133,9 @@ impl Copier {
     fn open(&mut self) -> Result<(), CopyFailure> {
         while self.ways.len() < 2 {
             let stream = self.driver.stream_create()?;
-            self.ways.push(Way { stream, piece: None, busy: false, behind: None, brings: None });
+            let (busy, recorded) = (false, false);
+            let (piece, behind, brings) = (None, None, None);
+            self.ways.push(Way { stream, piece, busy, behind, recorded, brings });
         }
         for way in &mut self.ways {
             way.piece = Some(match self.driver.host_alloc(self.chunk) {
@@ -227,15 +231,12 @@ impl Copier {
         for way in self.ways.iter_mut().filter(|way| way.busy) {
             let event = match way.behind {
                 Some(event) => event,
-                None => {
-                    let event = self.driver.event_create()?;
-                    if let Err(error) = self.driver.event_record(event, Scope::Stream(way.stream)) {
-                        self.driver.event_destroy(event)?;
-                        return Err(error);
-                    }
-                    *way.behind.insert(event)
-                }
+                None => *way.behind.insert(self.driver.event_create()?),
             };
+            if !way.recorded {
+                self.driver.event_record(event, Scope::Stream(way.stream))?;
+                way.recorded = true;
+            }
             if !self.driver.event_query(event)? {
                 return Ok(false);
             }

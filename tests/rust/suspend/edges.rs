@@ -5,6 +5,7 @@ use super::*;
 use forebay::driver::StreamHandle;
 use forebay::driver::faulty::{CallSet, Fault};
 use forebay::driver::{Call, Driver};
+use forebay::pool::hot::SYNC_STREAM;
 use forebay::pool::{buffers, capture, tagged};
 use forebay::step::binding::{self, Setup};
 use std::ffi::c_void;
@@ -398,4 +399,49 @@ fn what_a_failed_resume_leaves_is_unmapped_when_the_device_stands_still() {
         g.driver.inner().run_all();
         g.end(&streams);
     }
+}
+
+#[test]
+fn an_event_that_could_not_be_recorded_is_kept_for_the_next_look() {
+    let mut g = Ground::new(64, 1, |_| {});
+    let kv = g.tags[0];
+    let block = g.alloc(kv, 4 * GRANULE, 0).expect("room");
+    g.driver.fail(Fault::from_then_on(CallSet::of(&[Call::StreamSynchronize]), 1));
+    g.pool.suspend(&[kv], Level::Offload).expect_err("the copy cannot be awaited");
+    g.driver.clear_faults();
+    let calls = [Call::EventRecord, Call::EventDestroy];
+    g.driver.fail(Fault::from_then_on(CallSet::of(&calls), 1));
+    let events = g.driver.inner().census().events;
+    for _ in 0..3 {
+        assert!(g.pool.with_core(|core| core.recover()).expect("alive"), "it is under way");
+        assert!(g.driver.inner().census().events <= events + 1, "one serves all looks");
+    }
+    g.driver.clear_faults();
+    g.driver.inner().run_all();
+    assert!(!g.pool.with_core(|core| core.recover()).expect("alive"));
+    block.check();
+    g.free(block);
+    g.driver.inner().run_all();
+    g.end(&[]);
+}
+
+/// The number of a pool that ends in the middle of a wait.
+static ENDS: AtomicU64 = AtomicU64::new(0);
+
+fn end_it(_: [usize; 4]) {
+    registry::destroy(ENDS.load(Ordering::SeqCst)).expect("nothing stands in the way");
+}
+
+#[test]
+fn a_pool_that_ends_while_it_is_awaited_leaves_no_event() {
+    let g = Ground::new(16, 0, |settings| settings.free = forebay::config::FreeMode::Sync);
+    let block = g.pool.alloc(1000, SYNC_STREAM).expect("room");
+    ENDS.store(g.pool.id(), Ordering::SeqCst);
+    g.driver.inner().launch(StreamHandle(0), end_it, [0; 4]).expect("queued");
+    // Waits for the device, and so for the end.
+    let (status, _) = told(g.pool.dealloc(block, SYNC_STREAM));
+    assert_eq!(status, Status::InvalidPool);
+    let census = g.driver.inner().census();
+    assert!(census.is_clean(), "left: {census:?}");
+    let _ = g.pool.into_handle();
 }
