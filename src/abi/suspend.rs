@@ -51,7 +51,7 @@ pub extern "C" fn forebay_tag_suspendable(pool: PoolT, tag: u32) -> Status {
 /// them, on the device or elsewhere, from this call until forebay_resume(): no kernel, no copy, no
 /// launch of a graph that does. They may be freed. All work of the device queued before is awaited;
 /// other tags are in use all the while. All of the tags or none; one that is suspended already
-/// stays so.
+/// stays so, and FOREBAY_SUSPEND_DISCARD drops the contents that were kept of it.
 ///
 /// @param tags tags, each made suspendable by forebay_tag_suspendable().
 /// @param level FOREBAY_SUSPEND_OFFLOAD or FOREBAY_SUSPEND_DISCARD.
