@@ -3897,7 +3897,9 @@ forebay_status forebay_stream_fill(forebay_pool_t pool,
 /**
  * Makes a tag suspendable in a pool, for the pool's life: what is allocated under it from now on
  * has pages of its own, shared with no other tag. Again is fine. Allocations under such a tag, and
- * frees of its blocks, take the pool's lock; its first small block takes a whole page.
+ * frees of its blocks, take the pool's lock; its first small block takes a whole page, and a block
+ * above 256 KiB begins a page of its own unless what is free in the tag's pages holds it: blocks
+ * of a little more than one page take two each, for the suspend and the resume too.
  *
  * @param tag from forebay_tag_create(); not 1.
  * @return FOREBAY_ERROR_INVALID_ARGUMENT for what is no such tag; FOREBAY_ERROR_UNSUPPORTED where
@@ -3912,7 +3914,7 @@ forebay_status forebay_tag_suspendable(forebay_pool_t pool, uint32_t tag);
  * them, on the device or elsewhere, from this call until forebay_resume(): no kernel, no copy, no
  * launch of a graph that does. They may be freed. All work of the device queued before is awaited;
  * other tags are in use all the while. All of the tags or none; one that is suspended already
- * stays so.
+ * stays so, and FOREBAY_SUSPEND_DISCARD drops the contents that were kept of it.
  *
  * @param tags tags, each made suspendable by forebay_tag_suspendable().
  * @param level FOREBAY_SUSPEND_OFFLOAD or FOREBAY_SUSPEND_DISCARD.

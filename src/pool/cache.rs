@@ -387,6 +387,11 @@ impl LaneCache {
         self.open_max = self.open_due.min(some);
     }
 
+    /// The next free leaves the hot path: the slow one decides when frees may stay on it again.
+    pub fn close_open(&mut self) {
+        self.open_max = 0;
+    }
+
     /// The open batch's slots.
     #[inline]
     fn batched(&self) -> &[Round] {

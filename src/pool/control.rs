@@ -66,7 +66,11 @@ pub fn synchronize(shared: &'static Shared, id: u64) -> Result<bool> {
         return waited.map(|()| true).map_err(driver_error);
     };
     let waited = driver.event_synchronize(event);
-    shared.with_core(id, |core| core.lanes.give_event(event))?;
+    if let Err(gone) = shared.with_core(id, |core| core.lanes.give_event(event)) {
+        // The pool has ended meanwhile, and its other events with it.
+        super::core::note(driver.event_destroy(event), "an event was not destroyed");
+        return Err(gone);
+    }
     waited.map(|()| true).map_err(driver_error)
 }
 
@@ -191,12 +195,14 @@ impl Core {
     }
 
     /// Retries what failed to be undone before, unless a capture is open: nothing is unmapped
-    /// then. Answers whether anything is still stuck.
+    /// then, nor, unless pages may move at any time, while the device works. Does not wait. Answers
+    /// whether anything is still stuck.
     pub fn recover(&mut self) -> bool {
         // Copies that are under way may reach memory that would be unmapped.
         if self.lanes.open_captures() == 0 && self.try_close_copiers() {
             let (stock, mut any) = (self.vmem.stock(), false);
-            for granule in self.vmem.recover() {
+            let unmap = self.vmem.troubled() && self.may_unmap_now().unwrap_or(false);
+            for granule in self.vmem.recover(unmap) {
                 if self.tagged.unstrand(granule) {
                     any = true;
                 } else {
@@ -310,7 +316,8 @@ impl Pool {
             let stats = core.stats();
             // What others own, or may still look at, is nobody's to hand out.
             let imported = (core.vmem.imported_pages() * core.vmem.granule()) as u64;
-            let held = stats.live_bytes + stats.region_bytes + core.shares.held_bytes();
+            let lent = core.shares.held_bytes() - core.held_away();
+            let held = stats.live_bytes + stats.region_bytes + lent;
             let own = stats.limit_bytes.saturating_sub(held);
             let reach = (free as u64 + stats.mapped_bytes).saturating_sub(imported + held);
             Ok((own.min(reach) as usize, total))

@@ -72,6 +72,14 @@ enum Piece {
 }
 
 impl Piece {
+    /// One of the process's own memory.
+    fn own(bytes: usize) -> Result<Piece, CopyFailure> {
+        let mut piece = Vec::new();
+        piece.try_reserve_exact(bytes).map_err(|_| CopyFailure::NoHostMemory(bytes))?;
+        piece.resize(bytes, 0);
+        Ok(Piece::Own(piece))
+    }
+
     fn address(&mut self) -> usize {
         match self {
             Piece::Locked(address) => *address,
@@ -88,6 +96,8 @@ struct Way {
     busy: bool,
     /// Recorded behind it, where it is looked at rather than awaited.
     behind: Option<EventHandle>,
+    /// Whether that has been recorded.
+    recorded: bool,
     /// What the copy under way brings: which part, and how many bytes of it.
     brings: Option<(usize, usize)>,
 }
@@ -120,19 +130,21 @@ impl Copier {
         Copier { driver, ways: Vec::new(), chunk: longest.clamp(1, CHUNK), scrub }
     }
 
-    fn open(&mut self) -> DriverResult<()> {
+    fn open(&mut self) -> Result<(), CopyFailure> {
         while self.ways.len() < 2 {
             let stream = self.driver.stream_create()?;
-            self.ways.push(Way { stream, piece: None, busy: false, behind: None, brings: None });
+            let (busy, recorded) = (false, false);
+            let (piece, behind, brings) = (None, None, None);
+            self.ways.push(Way { stream, piece, busy, behind, recorded, brings });
         }
         for way in &mut self.ways {
             way.piece = Some(match self.driver.host_alloc(self.chunk) {
                 Ok(address) => Piece::Locked(address),
                 // Slower, but there.
                 Err(DriverError { code: Code::NotSupported | Code::OutOfMemory, .. }) => {
-                    Piece::Own(vec![0; self.chunk])
+                    Piece::own(self.chunk)?
                 }
-                Err(error) => return Err(error),
+                Err(error) => return Err(error.into()),
             });
         }
         Ok(())
@@ -219,15 +231,12 @@ impl Copier {
         for way in self.ways.iter_mut().filter(|way| way.busy) {
             let event = match way.behind {
                 Some(event) => event,
-                None => {
-                    let event = self.driver.event_create()?;
-                    if let Err(error) = self.driver.event_record(event, Scope::Stream(way.stream)) {
-                        self.driver.event_destroy(event)?;
-                        return Err(error);
-                    }
-                    *way.behind.insert(event)
-                }
+                None => *way.behind.insert(self.driver.event_create()?),
             };
+            if !way.recorded {
+                self.driver.event_record(event, Scope::Stream(way.stream))?;
+                way.recorded = true;
+            }
             if !self.driver.event_query(event)? {
                 return Ok(false);
             }
@@ -260,5 +269,30 @@ impl Copier {
             self.ways.pop();
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::host::{HostDriver, HostOptions};
+
+    /// Where neither the driver nor the process has memory for a piece, the copy fails and nothing
+    /// else does.
+    #[test]
+    fn a_piece_that_the_host_has_no_memory_for_is_an_error() {
+        const NO_MEMORY: usize = 1 << 62;
+        let options = HostOptions { total_bytes: 1 << 22, ..HostOptions::default() };
+        let driver = Arc::new(HostDriver::new(options).expect("a host device"));
+        let memory = driver.host_alloc(4096).expect("memory");
+        let mut copier = Copier::new(Arc::clone(&driver) as Arc<dyn Driver>, 4096, true);
+        copier.chunk = NO_MEMORY;
+        let refused = copier.save(&[(memory, 4096)]).expect_err("no such piece");
+        assert!(matches!(refused, CopyFailure::NoHostMemory(NO_MEMORY)), "{refused:?}");
+        let refused = copier.restore(&[(memory, &[0; 4096])]).expect_err("no such piece");
+        assert!(matches!(refused, CopyFailure::NoHostMemory(NO_MEMORY)), "{refused:?}");
+        copier.close().expect("nothing is under way");
+        driver.host_free(memory).expect("memory");
+        assert!(driver.census().is_clean());
     }
 }

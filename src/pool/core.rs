@@ -212,13 +212,15 @@ impl Core {
         if stream == SYNC_STREAM {
             return Ok(self.sync);
         }
+        // First: with such a value the key may be that of another lane.
+        check_stream(stream)?;
         if let Some(lane) = self.lanes.find(key) {
             return Ok(lane);
         }
         // 1 is the legacy default stream by another name.
         let handle = crate::driver::StreamHandle(if stream == 1 { 0 } else { stream });
         self.check_context()?;
-        if stream >> super::HANDLE_SHIFT != 0 || self.driver.0.stream_check(handle).is_err() {
+        if self.driver.0.stream_check(handle).is_err() {
             return Err(unknown_stream(stream));
         }
         self.lanes.open(key, LaneKind::Stream(handle)).ok_or_else(|| {
@@ -366,6 +368,12 @@ pub fn note(result: DriverResult<()>, what: &'static str) {
     if let Err(error) = result {
         tracing::warn!(%error, what);
     }
+}
+
+/// Fails for a value that no stream can have. A lane's key is the pool's number above 48 bits and
+/// the stream below, so that one with higher bits would name other lanes.
+pub fn check_stream(stream: u64) -> Result<()> {
+    if stream >> super::HANDLE_SHIFT == 0 { Ok(()) } else { Err(unknown_stream(stream)) }
 }
 
 /// The error for a stream that the device does not know.

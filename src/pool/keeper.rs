@@ -2,8 +2,9 @@
 //!
 //! Started when the first pool needs it (fences in flight, decay, a soft limit, something
 //! stranded), never at load; parked at exit, where a look under way is awaited. It calls no user
-//! code save the unmap callback and spends at most its budget of driver time. Where it is off, the
-//! same work happens when an allocation needs it, and decay does not happen.
+//! code save the unmap callback and spends at most its budget of driver time, but that after a long
+//! look it rests no more than a second while somebody asks for it. Where it is off, the same work
+//! happens when an allocation needs it, and decay does not happen.
 
 #[cfg(test)]
 mod tests;
@@ -30,6 +31,9 @@ static PARKED: AtomicBool = AtomicBool::new(false);
 
 /// How long the keeper sleeps while something is pending.
 const TICK: Duration = Duration::from_millis(5);
+
+/// Who pokes the keeper waits no longer than this for its budget.
+const REST_MAX: Duration = Duration::from_secs(1);
 
 /// The process's end waits so long for a look under way: a thread that ends the process inside a
 /// pool's callback holds the lock that the keeper waits for.
@@ -174,20 +178,38 @@ fn run() {
             state.looking = Some(this_thread());
             state.pools.clone()
         };
-        let start = Instant::now();
         super::capture::release_gone();
-        let looks: Vec<(Duration, u32)> = pools.iter().filter_map(|&id| tick(id)).collect();
+        let looks: Vec<Look> = pools.iter().filter_map(|&id| tick(id)).collect();
         let parked = PARKED.load(Ordering::Acquire);
+        let start = Instant::now();
         let tended = if parked { None } else { tend_all(&pools) };
+        let work = looks.iter().map(|look| look.work).sum::<Duration>() + start.elapsed();
         STATE.lock().unwrap_or_else(PoisonError::into_inner).looking = None;
         LOOKED.notify_all();
-        wait = looks.iter().map(|&(next, _)| next).chain(tended).min();
+        wait = looks.iter().filter_map(|look| look.next).chain(tended).min();
         if super::capture::any_gone() {
             wait = Some(wait.map_or(TICK * 20, |wait| wait.min(TICK * 20)));
         }
         // The budget is so many ms of work in each second.
-        let budget = looks.iter().map(|&(_, budget)| budget).min().unwrap_or(100).max(1);
-        std::thread::sleep(start.elapsed() * (1000 / budget.min(1000)).saturating_sub(1));
+        let asking = looks.iter().filter(|look| look.next.is_some());
+        let budget = asking.map(|look| look.budget_ms).min().unwrap_or(100).max(1);
+        rest(work * (1000 / budget.min(1000)).saturating_sub(1));
+    }
+}
+
+/// Does nothing for so long; a poke before or meanwhile shortens it to [`REST_MAX`], and the
+/// process's end to nothing.
+fn rest(time: Duration) {
+    let start = Instant::now();
+    let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
+    while !PARKED.load(Ordering::Acquire) {
+        let enough = if state.poked { time.min(REST_MAX) } else { time };
+        let left = enough.saturating_sub(start.elapsed());
+        if left.is_zero() {
+            return;
+        }
+        let woken = WAKE.wait_timeout(state, left);
+        state = woken.unwrap_or_else(PoisonError::into_inner).0;
     }
 }
 
@@ -207,14 +229,27 @@ fn block_signals() {
     }
 }
 
-/// One look at a pool. Answers when to look again, and the pool's budget in ms a second;
-/// `None`: not before the next poke.
-fn tick(id: u64) -> Option<(Duration, u32)> {
+/// What a look at a pool comes to.
+struct Look {
+    /// When to look again; `None`: not before the next poke.
+    next: Option<Duration>,
+    /// How long the pool's lock was held for it: waiting for the lock is no work.
+    work: Duration,
+    /// The pool's budget in ms a second.
+    budget_ms: u32,
+}
+
+/// One look at a pool, unless it is gone.
+fn tick(id: u64) -> Option<Look> {
     if PARKED.load(Ordering::Acquire) {
         return None;
     }
-    let look = |core: &mut Core| core.tend().map(|next| (next, core.settings.keeper_budget_ms));
-    registry::pool(id).ok()?.with_core(id, look).ok()?
+    let look = |core: &mut Core| {
+        let start = Instant::now();
+        let next = core.tend();
+        Look { next, work: start.elapsed(), budget_ms: core.settings.keeper_budget_ms }
+    };
+    registry::pool(id).ok()?.with_core(id, look).ok()
 }
 
 impl Core {

@@ -2,10 +2,9 @@
 //!
 //! Owns the log of a recording. While one is open no slot of the pool is cached, so that every
 //! operation comes by the core's lock, whose order is the log's. Promises that memory behaves as
-//! ever: a recording watches, it changes no address's meaning. What is freed by `cudaFree`'s
-//! meaning out of an open batch is not seen; the block then counts as one that outlives the log.
-//! At most [`EVENTS_MAX`] events are kept; a longer recording is an error at its end, not a shorter
-//! log. Cost: beginning stops all threads once; an operation costs the slow path, and 40 bytes.
+//! ever: a recording watches, it changes no address's meaning. At most [`EVENTS_MAX`] events are
+//! kept; a longer recording is an error at its end, not a shorter log. Cost: beginning stops all
+//! threads once; an operation costs the slow path, and 40 bytes.
 
 use super::Pool;
 use super::core::Core;

@@ -172,14 +172,12 @@ impl Drop for Region {
             return;
         }
         let given_up = self.with_core(|core| {
-            let when_idle =
-                core.settings.moves != Move::Always && core.driver.0.device().context_events;
             match core.may_unmap() {
-                Ok(()) => core.vmem.give_up_region(self.id, when_idle),
+                Ok(()) => core.vmem.give_up_region(self.id),
                 Err(_) => {
                     // Nobody is there to be told when the pages go.
                     tell_unmapped(core.id, self.base, self.bytes);
-                    core.vmem.leave_region(self.id, when_idle);
+                    core.vmem.leave_region(self.id);
                 }
             }
             keeper::poke(core.id);

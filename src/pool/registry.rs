@@ -188,6 +188,7 @@ pub(super) fn lane_cache(
     pool: u64,
     stream: u64,
 ) -> Result<(*mut LaneCache, &'static Shared)> {
+    super::core::check_stream(stream)?;
     let key = pool ^ stream;
     let id = if pool == 0 { default_pool()? } else { pool_number(pool)? };
     let shared = self::pool(id)?;
@@ -240,9 +241,12 @@ fn new_lane(
         unsafe {
             if stream == SYNC_STREAM {
                 (*cache).open_bytes_max = (core.settings.cache / 8).clamp(1 << 20, 16 << 20);
-                // Where each free waits for the device, or none is cached, no batch is kept.
-                if !core.caches_nothing() && core.settings.free == FreeMode::Deferred {
+                // Where each free waits for the device, or none is ever cached, no batch is kept.
+                if !core.settings.always_slow() && core.settings.free == FreeMode::Deferred {
                     (*cache).open_batch();
+                }
+                if core.caches_nothing() {
+                    (*cache).close_open();
                 }
             }
             (*(*thread).lanes).push(cache);
@@ -524,6 +528,7 @@ pub fn retire_stream(stream: u64) -> Result<()> {
     if stream == SYNC_STREAM {
         return Err(super::core::unknown_stream(stream));
     }
+    super::core::check_stream(stream)?;
     let mut registry = registry();
     let pools = registry.live.clone();
     let keys: Vec<u64> = pools.iter().map(|id| (id << HANDLE_SHIFT) ^ stream).collect();
@@ -552,13 +557,15 @@ pub fn with_threads_stopped<R>(id: u64, f: impl FnOnce(&mut Core) -> R) -> Resul
     })
 }
 
-/// [`with_threads_stopped`], with every cache of the pool without capacity as well: what may be
-/// cached again `f` decides.
+/// [`with_threads_stopped`], with every cache of the pool without capacity as well, and no free
+/// into an open batch but by the lock: what may be cached again `f` decides.
 pub fn with_caches_closed<R>(id: u64, f: impl FnOnce(&mut Core) -> R) -> Result<R> {
     with_threads_stopped(id, |core| {
         for cache in core.caches.clone() {
             // SAFETY: all owners are stopped, and the core is locked.
-            core.revoke_grants(unsafe { &mut *cache.0 });
+            let cache = unsafe { &mut *cache.0 };
+            core.revoke_grants(cache);
+            cache.close_open();
         }
         core.flush_depots();
         f(core)

@@ -525,8 +525,8 @@ impl Core {
             self.keep_slot(cache, class, round);
             return;
         }
-        if cache.batch.is_null() {
-            // Blocks are watched: no batch is kept in the cache.
+        if cache.batch.is_null() || self.caches_nothing() {
+            // Blocks are watched, or what is asked is written down: none waits in the cache.
             let stamp = self.lanes.stamp(lane, bytes);
             self.wait_for(stamp, round, bytes);
             return;

@@ -131,7 +131,7 @@ impl Core {
         let account = self.heap.account(&self.lanes, self.sync);
         let granule = self.vmem.granule() as u64;
         let extents = self.totals.extent_live_bytes - away.extents;
-        let held = self.shares.held_bytes();
+        let held = self.shares.held_bytes() - self.held_away();
         let blocks = (counts.live_quanta - counts.asleep_quanta) << QUANTUM_SHIFT;
         let slabs = blocks.saturating_sub(extents + held);
         let slots_pending = self.pending_bytes + sums.waiting - self.pending_away();
@@ -190,6 +190,7 @@ impl Core {
         let live = slots_live + self.totals.extent_live_bytes - away.extents;
         let granule = self.vmem.granule() as u64;
         let counts = self.heap.counts();
+        let held = self.shares.held_bytes() - self.held_away();
         let occupied = (counts.backed_granules - counts.idle_granules) * granule;
         Glance {
             live_bytes: live,
@@ -198,7 +199,7 @@ impl Core {
             live_blocks: sums.allocs.saturating_sub(sums.frees) + self.totals.extent_live,
             mapped_bytes: (self.vmem.pages() + self.vmem.imported_pages()) as u64 * granule,
             peak_mapped_bytes: self.totals.peak_pages as u64 * granule,
-            occupied_free_bytes: occupied.saturating_sub(live + self.shares.held_bytes()),
+            occupied_free_bytes: occupied.saturating_sub(live + held),
             pages_moved: self.totals.pages_moved,
         }
     }

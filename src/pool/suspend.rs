@@ -354,7 +354,10 @@ pub(super) fn copy_error(failure: CopyFailure) -> Error {
         CopyFailure::Driver(error) => control::driver_error(error),
         CopyFailure::NoHostMemory(bytes) => Error::new(
             Status::OutOfMemory,
-            format!("the host has no memory for {bytes} bytes of contents; suspend with discard"),
+            format!(
+                "the host has no memory for {bytes} bytes that contents need on their way; a \
+                 suspend with discard needs none"
+            ),
         ),
     }
 }

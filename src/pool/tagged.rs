@@ -238,7 +238,7 @@ impl Core {
                  given back",
             ));
         }
-        // No pool has this number: no stream's key is the same.
+        // Of pool 65,535: no stream's key here is the same, since none has bits above 48.
         let key = u64::MAX - u64::from(tag);
         let lane = self
             .lanes

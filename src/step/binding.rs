@@ -282,8 +282,7 @@ impl Binding {
     /// thread alone may use it.
     ///
     /// # Errors
-    /// [`Status::Busy`]: a step is open, a capture forbids a wait that is needed, or the plan
-    /// block's tag is suspended;
+    /// [`Status::Busy`]: a step is open, or a capture forbids a wait that is needed;
     /// [`Status::NotFound`]: no plan has the signature; [`Status::InvalidArgument`]: another number
     /// of streams, or one twice; [`Status::InvalidStream`]; as of an allocation, where the
     /// plan block was given up.
@@ -303,9 +302,6 @@ impl Binding {
             state.block.address = taken?;
             state.last.clear();
             state.lost_track = false;
-        }
-        if state.block.address != 0 {
-            self.pool.check_awake(state.block.address)?;
         }
         self.order(&mut state, streams)?;
         state.over = self.pool.captures_over(streams)?;

@@ -359,9 +359,9 @@ impl Vmem {
         (count, None)
     }
 
-    /// Tries again what failed before. Answers the granules that are free of their stranded
-    /// pages now; stops at the first call that fails.
-    pub fn recover(&mut self) -> Vec<u32> {
+    /// Tries again what failed before; `unmap`: unmaps too. Answers the granules that are free of
+    /// their stranded pages now; stops at the first call that fails.
+    pub fn recover(&mut self, unmap: bool) -> Vec<u32> {
         let mut freed = Vec::new();
         while let Some(page) = self.unreleased.pop() {
             if self.driver.release(page).is_err() {
@@ -370,14 +370,16 @@ impl Vmem {
             }
             self.calls.released += 1;
         }
-        while let Some(&granule) = self.stranded.last() {
+        while let Some(&granule) = self.stranded.last().filter(|_| unmap) {
             if self.unmap(granule, 1).is_err() {
                 break;
             }
             self.stranded.pop();
             freed.push(granule);
         }
-        self.recover_regions();
+        if unmap {
+            self.recover_regions();
+        }
         self.recover_shared();
         freed
     }

@@ -7,7 +7,8 @@
 //! [`Vmem::recover`]. Must not know what a region is for. Cost: the driver's calls.
 
 use super::Vmem;
-use crate::driver::{Call, Code, DriverError, DriverResult, PageHandle, Scope};
+use crate::driver::{Call, Code, DriverError, DriverResult, PageHandle};
+use std::collections::BTreeMap;
 
 /// A region's number; no other region of the pool ever has it.
 pub type RegionId = u32;
@@ -25,29 +26,32 @@ pub struct Row {
 #[derive(Debug)]
 pub(super) struct Region {
     base: usize,
-    pages: Vec<Option<PageHandle>>,
+    /// Length in bytes.
+    bytes: usize,
+    /// By granule; those without a page have no entry, so that length costs nothing.
+    pages: BTreeMap<u32, PageHandle>,
     /// Granules whose page is mapped and should not be.
     stranded: Vec<u32>,
     /// Its owner is gone: it is to be unmapped and given back.
     given_up: bool,
-    /// Whether it may be unmapped only while the device does not work.
-    when_idle: bool,
 }
 
 impl Region {
     /// Rows of granules that hold a page and for which `which` says yes.
     fn rows(&self, which: impl Fn(u32) -> bool) -> Vec<Row> {
         let mut rows: Vec<Row> = Vec::new();
-        for (g, page) in (0u32..).zip(&self.pages) {
-            if page.is_none() || !which(g) {
-                continue;
-            }
+        for g in self.pages.keys().copied().filter(|&g| which(g)) {
             match rows.last_mut() {
                 Some(row) if row.first + row.len == g => row.len += 1,
                 _ => rows.push(Row { first: g, len: 1 }),
             }
         }
         rows
+    }
+
+    /// The granules of a row that hold a page.
+    fn backed(&self, row: Row) -> impl Iterator<Item = u32> {
+        self.pages.range(row.first..row.first + row.len).map(|(&g, _)| g)
     }
 
     fn is_stranded(&self, granule: u32) -> bool {
@@ -58,33 +62,28 @@ impl Region {
 const NO_REGION: DriverError = DriverError { call: Call::Map, code: Code::InvalidValue };
 
 impl Vmem {
-    /// Reserves a region of `bytes`, a multiple of the granule. Answers its number and base.
+    /// Reserves a region of `bytes`, a multiple of the granule. Answers its number and base. Cost:
+    /// the call, whatever its length.
     pub fn add_region(&mut self, bytes: usize) -> DriverResult<(RegionId, usize)> {
-        let granules = bytes / self.granule;
-        let mut pages = Vec::new();
-        let no_memory = DriverError { call: Call::Reserve, code: Code::OutOfMemory };
-        pages.try_reserve_exact(granules).map_err(|_| no_memory)?;
-        pages.resize(granules, None);
-        let base = self.driver.reserve(granules * self.granule)?;
+        let base = self.driver.reserve(bytes)?;
         self.calls.reserves += 1;
         let id = self.next_region;
         self.next_region += 1;
-        let (stranded, given_up, when_idle) = (Vec::new(), false, false);
-        self.regions.insert(id, Region { base, pages, stranded, given_up, when_idle });
+        let (pages, stranded) = (BTreeMap::new(), Vec::new());
+        self.regions.insert(id, Region { base, bytes, pages, stranded, given_up: false });
         Ok((id, base))
     }
 
     /// Whether no granule of a row holds a page, a stranded one included.
     pub fn is_unbacked(&self, id: RegionId, row: Row) -> bool {
         let Some(region) = self.regions.get(&id) else { return false };
-        region.pages[row.first as usize..][..row.len as usize].iter().all(Option::is_none)
+        region.backed(row).next().is_none()
     }
 
     /// Whether all pages that a row's granules hold are stranded.
     pub fn holds_stranded_only(&self, id: RegionId, row: Row) -> bool {
         let Some(region) = self.regions.get(&id) else { return false };
-        let mut granules = row.first..row.first + row.len;
-        granules.all(|g| region.pages[g as usize].is_none() || region.is_stranded(g))
+        region.backed(row).all(|g| region.is_stranded(g))
     }
 
     /// Maps pages of the stock, which holds enough, at unbacked granules and opens them. All or
@@ -96,9 +95,9 @@ impl Vmem {
         let from = self.stock.len() - row.len as usize;
         let mapped = self.driver.map_run(address, self.granule, &self.stock[from..]);
         let done = mapped.as_ref().map_or_else(|&(done, _)| done, |()| row.len as usize);
-        for (g, page) in (row.first as usize..).zip(self.stock.drain(from..from + done)) {
-            debug_assert!(region.pages[g].is_none());
-            region.pages[g] = Some(page);
+        for (g, page) in (row.first..).zip(self.stock.drain(from..from + done)) {
+            let before = region.pages.insert(g, page);
+            debug_assert_eq!(before, None);
         }
         self.mapped_pages += done;
         self.region_pages += done;
@@ -139,7 +138,7 @@ impl Vmem {
         self.driver.unmap(address, row.len as usize * self.granule)?;
         self.calls.unmaps += 1;
         for g in row.first..row.first + row.len {
-            let page = region.pages[g as usize].take();
+            let page = region.pages.remove(&g);
             self.stock.push(page.expect("the caller unmaps backed granules"));
             self.mapped_pages -= 1;
             match region.stranded.iter().position(|&stranded| stranded == g) {
@@ -158,24 +157,24 @@ impl Vmem {
             self.unmap_region(id, row)?;
         }
         let region = &self.regions[&id];
-        self.driver.unreserve(region.base, region.pages.len() * self.granule)?;
+        self.driver.unreserve(region.base, region.bytes)?;
         self.regions.remove(&id);
         Ok(())
     }
 
     /// As [`Vmem::close_region`] for an owner that will not come again: what fails is retried by
-    /// [`Vmem::recover`], `when_idle`: only while the device does not work.
-    pub fn give_up_region(&mut self, id: RegionId, when_idle: bool) {
+    /// [`Vmem::recover`].
+    pub fn give_up_region(&mut self, id: RegionId) {
         if let Err(error) = self.close_region(id) {
             tracing::warn!(%error, id, "a region was not given back; retried later");
-            self.leave_region(id, when_idle);
+            self.leave_region(id);
         }
     }
 
     /// As [`Vmem::give_up_region`] where nothing may be unmapped now.
-    pub fn leave_region(&mut self, id: RegionId, when_idle: bool) {
+    pub fn leave_region(&mut self, id: RegionId) {
         if let Some(region) = self.regions.get_mut(&id) {
-            (region.given_up, region.when_idle) = (true, when_idle);
+            region.given_up = true;
             let rows = region.rows(|g| !region.is_stranded(g));
             for row in rows {
                 region.stranded.extend(row.first..row.first + row.len);
@@ -191,7 +190,7 @@ impl Vmem {
 
     /// Address space of all regions, in bytes.
     pub(super) fn region_bytes(&self) -> usize {
-        self.regions.values().map(|region| region.pages.len() * self.granule).sum()
+        self.regions.values().map(|region| region.bytes).sum()
     }
 
     /// Pages that are stranded in regions.
@@ -222,9 +221,6 @@ impl Vmem {
         for id in ids {
             let region = &self.regions[&id];
             if region.given_up {
-                if region.when_idle && !self.device_idle() {
-                    continue;
-                }
                 if self.close_region(id).is_err() {
                     return;
                 }
@@ -236,17 +232,6 @@ impl Vmem {
                 }
             }
         }
-    }
-
-    /// Whether the device does nothing now, as far as it can be asked.
-    fn device_idle(&self) -> bool {
-        let Ok(event) = self.driver.event_create() else { return false };
-        let recorded = self.driver.event_record(event, Scope::Context);
-        let idle = recorded.and_then(|()| self.driver.event_query(event)).unwrap_or(false);
-        if let Err(error) = self.driver.event_destroy(event) {
-            tracing::debug!(%error, "an event was not destroyed");
-        }
-        idle
     }
 
     /// Gives all regions back, for the pool's end.

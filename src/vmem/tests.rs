@@ -89,7 +89,7 @@ impl Bench {
     }
 
     fn recover(&mut self) {
-        let mut freed = self.vmem.recover();
+        let mut freed = self.vmem.recover(true);
         freed.sort_unstable();
         self.stranded.sort_unstable();
         assert_eq!(freed, self.stranded, "all come back once the faults stop");
@@ -269,7 +269,7 @@ fn a_failed_undo_names_the_stranded_and_recovers_them() {
         assert_ne!(failure.error.call, Call::Unmap, "the first error is the cause");
         let stuck = left.map_or(0, |(_, len)| len as usize);
         assert_eq!(bench.vmem.stuck(), stuck);
-        assert_eq!(bench.vmem.recover(), [0u32; 0], "the fault is still there");
+        assert_eq!(bench.vmem.recover(true), [0u32; 0], "the fault is still there");
         assert_eq!(bench.vmem.stuck(), stuck);
         bench.driver.clear_faults();
         bench.recover();
@@ -286,7 +286,7 @@ fn a_page_that_cannot_be_released_is_kept_for_later() {
     assert_eq!(bench.vmem.release(3).map_err(|e| e.call), Err(Call::Release));
     assert_eq!((bench.vmem.stock(), bench.vmem.stuck(), bench.vmem.pages()), (1, 1, 2));
     bench.check();
-    assert_eq!(bench.vmem.recover(), [0u32; 0], "it held no granule");
+    assert_eq!(bench.vmem.recover(true), [0u32; 0], "it held no granule");
     assert_eq!((bench.vmem.stuck(), bench.vmem.pages()), (0, 1));
     bench.close();
 }
@@ -477,4 +477,13 @@ fn closing_under_a_lasting_fault_may_be_tried_again_and_again() {
         bench.driver.clear_faults();
         bench.close();
     }
+}
+
+/// Nothing is made for a region that the driver refuses, however long it would be.
+#[test]
+fn a_region_that_is_refused_costs_the_call() {
+    let mut bench = Bench::new();
+    let refused = bench.vmem.add_region(1 << 62).expect_err("no address space is so long");
+    assert_eq!((refused.call, refused.code), (Call::Reserve, Code::NoAddressSpace));
+    assert_eq!((bench.driver.count(Call::Reserve), bench.vmem.reserved_bytes()), (1, 0));
 }

@@ -1,13 +1,13 @@
 //! A pool's beginning and end as the keeper's list sees them.
 
-use super::STATE;
+use super::{REST_MAX, STATE, WAKE, rest, tick};
 use crate::config::Config;
 use crate::driver::Driver;
 use crate::driver::host::{HostDriver, HostOptions};
 use crate::pool::{Settings, registry};
 use std::process::Command;
 use std::sync::{Arc, PoisonError, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Set in the process that runs a test alone.
 const ALONE: &str = "FOREBAY_TEST_ALONE";
@@ -62,4 +62,52 @@ fn a_pool_is_watched_before_anybody_can_end_it() {
         registry::destroy(id).expect("no fault");
         assert_eq!(watched(), [0u64; 0], "forgotten");
     });
+}
+
+fn quiet_pool() -> u64 {
+    let options = HostOptions { total_bytes: 1 << 26, ..HostOptions::default() };
+    let driver = Arc::new(HostDriver::new(options).expect("a host device"));
+    let mut settings = Settings::resolve(&Config::default(), 1 << 26, true);
+    settings.keeper = false;
+    registry::create(driver as Arc<dyn Driver>, settings).expect("a pool")
+}
+
+/// The look begins when the lock is given back: all that counts as work comes after that.
+#[test]
+fn waiting_for_a_pools_lock_is_no_work() {
+    let id = quiet_pool();
+    let shared = registry::pool(id).expect("alive");
+    let (begun, has_begun) = mpsc::channel();
+    std::thread::scope(|scope| {
+        let (looker, held_until) = shared
+            .with_core(id, |_| {
+                let looker = scope.spawn(move || {
+                    begun.send(()).expect("somebody listens");
+                    let look = tick(id).expect("alive");
+                    (look.work, Instant::now())
+                });
+                has_begun.recv().expect("it begins");
+                // Long enough for it to come to the lock.
+                std::thread::sleep(Duration::from_millis(100));
+                (looker, Instant::now())
+            })
+            .expect("alive");
+        let (work, ended) = looker.join().expect("no panic");
+        assert!(work <= ended - held_until, "{work:?} of work in {:?}", ended - held_until);
+    });
+    registry::destroy(id).expect("no fault");
+}
+
+/// A rest that nobody would outlive ends, since somebody asks.
+#[test]
+fn a_poke_ends_a_long_rest() {
+    if elsewhere("pool::keeper::tests::a_poke_ends_a_long_rest") {
+        return;
+    }
+    let resting = std::thread::spawn(|| rest(REST_MAX * 1_000_000));
+    STATE.lock().unwrap_or_else(PoisonError::into_inner).poked = true;
+    WAKE.notify_one();
+    resting.join().expect("no panic");
+    // One that begins with somebody asking ends too.
+    rest(REST_MAX * 1_000_000);
 }

@@ -78,3 +78,27 @@ fn an_emptied_cache_gives_back_what_is_ready() {
     });
     assert_eq!(pool.stats().expect("alive").pending_bytes, 0);
 }
+
+/// A thread that begins while a recording is open keeps batches once it is over, as others do.
+#[test]
+fn a_cache_made_during_a_recording_keeps_batches_after_it() {
+    let pool = pool();
+    pool.begin_recording(7, None).expect("none is open");
+    let free_some = |count: usize| {
+        let blocks: Vec<usize> =
+            (0..count).map(|_| pool.alloc(BLOCK, SYNC_STREAM).expect("fits")).collect();
+        for &block in &blocks {
+            pool.dealloc(block, SYNC_STREAM).expect("live");
+        }
+        with_cache(&pool, |_, cache| (cache.open, cache.open_max))
+    };
+    assert_eq!(free_some(3), (0, 0), "every free comes by the lock");
+    let events = pool.end_recording(7).expect("open");
+    assert_eq!(events.len(), 6, "{events:?}");
+    assert_eq!(free_some(3), (3, BATCH_MIN));
+    // The same for a cache that is older than the recording.
+    pool.begin_recording(8, None).expect("none is open");
+    assert_eq!(free_some(3), (0, 0));
+    assert_eq!(pool.end_recording(8).expect("open").len(), 6);
+    assert_eq!(free_some(3), (3, BATCH_MIN));
+}

@@ -88,6 +88,15 @@ impl Core {
         pending + late.map(|late| late.bytes as u64).sum::<u64>()
     }
 
+    /// Bytes of extents that are held until their tag is awake, in memory that is away.
+    pub(in crate::pool) fn held_away(&self) -> u64 {
+        let late = self.tagged.tags.iter().flat_map(|(&tag, sleeper)| {
+            sleeper.late.iter().filter(move |_| self.heap.is_asleep(tag))
+        });
+        let extents = late.filter(|late| matches!(late.place, Place::Extent(_)));
+        extents.map(|late| late.bytes as u64).sum()
+    }
+
     /// Keeps a slot of a tag that falls or wakes until that is over. False: it is of none.
     #[cold]
     pub(in crate::pool) fn give_later(&mut self, round: Round) -> bool {

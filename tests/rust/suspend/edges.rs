@@ -5,6 +5,7 @@ use super::*;
 use forebay::driver::StreamHandle;
 use forebay::driver::faulty::{CallSet, Fault};
 use forebay::driver::{Call, Driver};
+use forebay::pool::hot::SYNC_STREAM;
 use forebay::pool::{buffers, capture, tagged};
 use forebay::step::binding::{self, Setup};
 use std::ffi::c_void;
@@ -356,4 +357,91 @@ fn a_pools_end_opens_the_hot_path_of_its_tags_again() {
     assert!(tagged::is_declared(u32::from(own)));
     g.end(&[]);
     assert!(!tagged::is_declared(u32::from(own)));
+}
+
+/// `FOREBAY_MOVE` says that pages may go only while the device stands still: then those that a
+/// failed resume leaves mapped wait for that, whoever asks.
+#[test]
+fn what_a_failed_resume_leaves_is_unmapped_when_the_device_stands_still() {
+    use forebay::config::Move;
+    for moves in [Move::Always, Move::Idle, Move::Never] {
+        let mut g = Ground::new(64, 1, |settings| settings.moves = moves);
+        let (kv, streams) = (g.tags[0], streams(&g.driver, 1));
+        let block = g.alloc(kv, 4 * GRANULE, 0).expect("room");
+        g.suspend(&[kv]);
+        let stream = StreamHandle(streams[0]);
+        g.driver.inner().hold(stream).expect("a stream");
+        g.driver.inner().spin(stream, 0).expect("a stream");
+        g.driver.fail(Fault::once(CallSet::of(&[Call::Copy]), 1));
+        g.pool.resume(&[kv], &mut Report::default()).expect_err("contents cannot be copied");
+        g.driver.clear_faults();
+        g.driver.reset_counts();
+        let may = moves == Move::Always;
+        let mapped = if may { 0 } else { 4 };
+        for _ in 0..2 {
+            let stuck = g.pool.with_core(|core| core.recover()).expect("alive");
+            assert_eq!(stuck, !may, "{moves:?}");
+            assert_eq!(g.driver.count(Call::Unmap), 0, "{moves:?}: the device works");
+            assert_eq!(g.driver.inner().census().mappings, mapped, "{moves:?}");
+            if !may {
+                let (status, _) = told(g.pool.resume(&[kv], &mut Report::default()));
+                assert_eq!(status, Status::Driver, "{moves:?}: they are in the way");
+            }
+        }
+        g.stats();
+        g.driver.inner().unhold(stream).expect("a stream");
+        g.driver.inner().quiesce();
+        assert!(!g.pool.with_core(|core| core.recover()).expect("alive"), "{moves:?}");
+        assert_eq!(g.driver.inner().census().mappings, 0, "{moves:?}");
+        g.resume(&[kv]);
+        block.check();
+        g.free(block);
+        g.driver.inner().run_all();
+        g.end(&streams);
+    }
+}
+
+#[test]
+fn an_event_that_could_not_be_recorded_is_kept_for_the_next_look() {
+    let mut g = Ground::new(64, 1, |_| {});
+    let kv = g.tags[0];
+    let block = g.alloc(kv, 4 * GRANULE, 0).expect("room");
+    g.driver.fail(Fault::from_then_on(CallSet::of(&[Call::StreamSynchronize]), 1));
+    g.pool.suspend(&[kv], Level::Offload).expect_err("the copy cannot be awaited");
+    g.driver.clear_faults();
+    let calls = [Call::EventRecord, Call::EventDestroy];
+    g.driver.fail(Fault::from_then_on(CallSet::of(&calls), 1));
+    let events = g.driver.inner().census().events;
+    for _ in 0..3 {
+        assert!(g.pool.with_core(|core| core.recover()).expect("alive"), "it is under way");
+        assert!(g.driver.inner().census().events <= events + 1, "one serves all looks");
+    }
+    g.driver.clear_faults();
+    g.driver.inner().run_all();
+    assert!(!g.pool.with_core(|core| core.recover()).expect("alive"));
+    block.check();
+    g.free(block);
+    g.driver.inner().run_all();
+    g.end(&[]);
+}
+
+/// The number of a pool that ends in the middle of a wait.
+static ENDS: AtomicU64 = AtomicU64::new(0);
+
+fn end_it(_: [usize; 4]) {
+    registry::destroy(ENDS.load(Ordering::SeqCst)).expect("nothing stands in the way");
+}
+
+#[test]
+fn a_pool_that_ends_while_it_is_awaited_leaves_no_event() {
+    let g = Ground::new(16, 0, |settings| settings.free = forebay::config::FreeMode::Sync);
+    let block = g.pool.alloc(1000, SYNC_STREAM).expect("room");
+    ENDS.store(g.pool.id(), Ordering::SeqCst);
+    g.driver.inner().launch(StreamHandle(0), end_it, [0; 4]).expect("queued");
+    // Waits for the device, and so for the end.
+    let (status, _) = told(g.pool.dealloc(block, SYNC_STREAM));
+    assert_eq!(status, Status::InvalidPool);
+    let census = g.driver.inner().census();
+    assert!(census.is_clean(), "left: {census:?}");
+    let _ = g.pool.into_handle();
 }

@@ -259,3 +259,45 @@ fn other_threads_go_on_with_other_tags() {
     drop(pool);
     assert!(driver.census().is_clean(), "{:?}", driver.census());
 }
+
+/// What the accounts say when memory is short, after the callback has freed a block.
+static SUMS: [AtomicUsize; 4] = [const { AtomicUsize::new(0) }; 4];
+
+unsafe extern "C" fn free_and_look(_: *mut c_void, _bytes: usize) -> bool {
+    let pool = Pool::from_number(POOL.load(Ordering::SeqCst) as u64).expect("alive");
+    for slot in &TO_FREE {
+        pool.dealloc(slot.swap(0, Ordering::SeqCst), 0).expect("live");
+    }
+    let stats = pool.stats().expect("alive");
+    let glance = pool.with_core(|core| core.glance()).expect("alive");
+    let told = [stats.sum(), stats.mapped_bytes, stats.other_bytes, glance.occupied_free_bytes];
+    for (slot, value) in SUMS.iter().zip(told) {
+        slot.store(value as usize, Ordering::SeqCst);
+    }
+    false
+}
+
+#[test]
+fn the_accounts_sum_while_a_tag_wakes() {
+    let (mut g, mut blocks) = sizes(|_| {});
+    let kv = g.tags[0];
+    g.suspend(&[kv]);
+    let hoard = g.alloc(1, 50 * GRANULE, 0).expect("room");
+    let gone: Vec<Block> = [5, 3, 0].into_iter().map(|i| blocks.swap_remove(i)).collect();
+    prepare(&g.pool, kv, &gone);
+    POOL.store(g.pool.id() as usize, Ordering::SeqCst);
+    g.pool.set_on_out_of_memory(Some((free_and_look, 0))).expect("alive");
+    let (status, _) = told(g.pool.resume(&[kv], &mut Report::default()));
+    assert_eq!(status, Status::OutOfMemory, "the hoard is kept");
+    g.pool.set_on_out_of_memory(None).expect("alive");
+    let [sum, mapped, other, occupied] = SUMS.each_ref().map(|sum| sum.load(Ordering::SeqCst));
+    assert_eq!((sum, other), (mapped, mapped - 50 * GRANULE), "what sleeps is no part of them");
+    assert_eq!(occupied, 0, "nothing but the hoard has granules");
+    g.stats();
+    g.free(hoard);
+    g.resume(&[kv]);
+    blocks.iter().for_each(|block| block.check());
+    blocks.into_iter().for_each(|block| g.free(block));
+    g.driver.inner().run_all();
+    g.end(&[]);
+}

@@ -1,6 +1,7 @@
 //! What is refused, by name, and that a refusal changes nothing.
 
 use super::*;
+use forebay::pool::hot::SYNC_STREAM;
 use forebay::pool::share::close_export;
 
 #[test]
@@ -112,5 +113,40 @@ fn another_pools_tag_is_its_own_affair() {
     block.check();
     g.free(block);
     common::end(&driver, pool, &[]);
+    g.end(&[]);
+}
+
+/// A value that no stream can have must not stand for the lane of something else: of a tag's
+/// slabs, of `cudaFree`'s meaning, or of a stream in another pool.
+#[test]
+fn a_value_that_is_no_stream_reaches_no_lane() {
+    let mut g = Ground::new(64, 1, |_| {});
+    let kv = g.tags[0];
+    let small = g.alloc(kv, 1000, 0).expect("room");
+    let handle = g.pool.handle();
+    let other = (g.pool.id() + 1) << 48;
+    let tags = handle ^ (u64::MAX - u64::from(kv));
+    for wild in [tags, handle ^ SYNC_STREAM, handle ^ other, handle, 1 << 48, u64::MAX] {
+        let answers = [
+            told(g.pool.note_stream(wild)),
+            told(g.pool.alloc(1000, wild)),
+            told(g.pool.record_use(small.address, wild)),
+            told(g.pool.dealloc(small.address, wild)),
+            told(registry::retire_stream(wild)),
+        ];
+        for (at, (status, text)) in answers.into_iter().enumerate() {
+            assert_eq!(status, Status::InvalidStream, "{wild:#x}, call {at}: {text}");
+        }
+    }
+    // The tag's lane is what it was: nobody else gets its slots, and they sleep with it.
+    let untagged = g.alloc(1, 1000, 0).expect("room");
+    assert_ne!(untagged.address / GRANULE, small.address / GRANULE);
+    assert_eq!(g.suspend(&[kv]).blocks, 1);
+    untagged.check();
+    g.resume(&[kv]);
+    small.check();
+    g.free(small);
+    g.free(untagged);
+    g.driver.inner().run_all();
     g.end(&[]);
 }
