@@ -118,7 +118,8 @@ pub extern "C" fn forebay_kv_memory_destroy(memory: KvMemoryT) -> Status {
 /// number of blocks that the group cannot have.
 ///
 /// Thread-safe. Costs the driver's calls. The pool's out-of-memory callback may run inside;
-/// calls of this memory that need its lock answer FOREBAY_ERROR_BUSY there.
+/// calls of this memory that need its lock answer FOREBAY_ERROR_BUSY there, and so do those of
+/// another memory while another thread's call has its lock.
 ///
 /// # Safety
 /// `backed` is NULL or valid for reads and writes of its struct_size.
@@ -362,7 +363,8 @@ pub extern "C" fn forebay_kv_memory_table_unbind(memory: KvMemoryT, group: u32) 
 ///
 /// @param entries NULL, or receives how many entries were sent.
 /// @return FOREBAY_ERROR_BUSY when all staging buffers are in flight, or the stream captures a
-/// graph: call again, nothing is lost.
+/// graph, or in a callback of the pool as forebay_kv_memory_resize() says: call again, nothing is
+/// lost.
 ///
 /// Thread-safe; a table's syncs belong on one stream.
 ///

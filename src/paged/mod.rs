@@ -18,8 +18,8 @@
 //!
 //! All calls may come from any thread. Locks, outermost first: one of a memory's own, the cache's,
 //! the pool's. The pool's callbacks run under a memory's own lock where a call of its own maps or
-//! unmaps: calls of that memory that need the lock are refused there
-//! ([`MemoryError::Again`]). Cost: calls of the cache itself cost what they cost
+//! unmaps, or staging is made: calls of that memory that need the lock are refused there, and those
+//! of another memory while another thread's call has its lock ([`MemoryError::Again`]). Cost: calls of the cache itself cost what they cost
 //! there; growing and shrinking costs the driver's calls.
 //!
 //! ```
