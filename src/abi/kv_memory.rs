@@ -100,7 +100,9 @@ pub unsafe extern "C" fn forebay_kv_memory_create(
 ///
 /// Copies that a failed call had queued are waited for. Also after forebay_shutdown().
 ///
-/// @return FOREBAY_ERROR_INVALID_ARGUMENT for a handle that names none.
+/// @return FOREBAY_ERROR_INVALID_ARGUMENT for a handle that names none; FOREBAY_ERROR_BUSY, with
+/// nothing changed, while a graph capture is open and a copy that has no event is to be waited for,
+/// or in a callback of the pool as forebay_kv_memory_resize() says.
 ///
 /// Thread-safe.
 #[unsafe(no_mangle)]
@@ -287,6 +289,8 @@ pub unsafe extern "C" fn forebay_kv_memory_poll(memory: KvMemoryT, fence: *mut K
 /// next call queues all of them; the work that needs them must not be queued until then.
 ///
 /// @param count NULL, or receives how many.
+/// @return FOREBAY_ERROR_BUSY for a stream that captures a graph, or while any capture is open where
+/// a failed call's copies have no event and their stream is gone.
 ///
 /// Thread-safe; one thread should call it.
 ///
@@ -351,6 +355,9 @@ pub unsafe extern "C" fn forebay_kv_memory_table_bind(
 }
 
 /// Unbinds a group's table; waits for copies in flight.
+///
+/// @return FOREBAY_ERROR_INVALID_ARGUMENT when it has none; FOREBAY_ERROR_BUSY as of
+/// forebay_kv_memory_destroy().
 ///
 /// Thread-safe.
 #[unsafe(no_mangle)]

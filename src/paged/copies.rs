@@ -6,7 +6,7 @@
 //! is made before the next call's, so that it overwrites nothing later. Cost: a copy a
 //! block where a block's layers lie together, else one a layer.
 
-use super::{Inner, KvMemory, NO_GROUP, Result, locked};
+use super::{Inner, KvMemory, MemoryError, NO_GROUP, Result, locked, wait_for_device, wait_for_stream};
 use crate::error::Status;
 use crate::kv::{Copies, CopyJob, Fence, NO_FENCE};
 use crate::pool::events::Event;
@@ -37,7 +37,9 @@ impl KvMemory {
     /// # Errors
     /// A driver call's failure, or a stream that captures a graph. The copies are not lost: the
     /// next call queues all of them, and until then the work that needs them must not be queued.
-    /// On another stream that call's copies wait, on the device, for the failed one's.
+    /// On another stream that call's copies wait, on the device, for the failed one's; where that
+    /// one's stream is gone and has no event, the call waits for the device, and while a graph
+    /// capture is open it is refused instead.
     pub fn run_copies(&self, stream: u64) -> Result<(usize, Option<Fence>)> {
         self.0.run_copies(stream)
     }
@@ -80,6 +82,18 @@ impl Inner {
         self.fence_behind(&[stream])
     }
 
+    /// Waits for copies of failed calls. Refused alone while a capture forbids it.
+    pub(super) fn await_copies(&self) -> Result<()> {
+        for earlier in &mut locked(&self.copies).earlier {
+            match earlier.wait(&self.pool) {
+                Err(error @ MemoryError::Again(_)) => return Err(error),
+                // The end tries again, and tells.
+                Ok(()) | Err(_) => {}
+            }
+        }
+        Ok(())
+    }
+
     /// Waits for copies of failed calls, which are nobody's any more.
     pub(super) fn end_copies(&self) {
         let mut left = locked(&self.copies);
@@ -111,12 +125,17 @@ impl Inner {
 impl Unfinished {
     /// Has a stream wait for copies that earlier calls queued on others.
     fn follow(&mut self, pool: &Pool, stream: u64) -> Result<()> {
-        for earlier in self.earlier.iter_mut().filter(|earlier| earlier.stream != stream) {
-            earlier.mark(pool)?;
+        for earlier in &mut self.earlier {
+            if earlier.stream != stream {
+                earlier.mark(pool)?;
+            }
             match &earlier.event {
+                // Also where it is the stream's own: that one may be gone, and this another that was
+                // given its handle. On its own stream the wait costs nothing.
                 Some(event) => event.holds_back(stream)?,
+                None if earlier.stream == stream => {}
                 // The stream was destroyed before an event could be recorded.
-                None => pool.device_synchronize()?,
+                None => wait_for_device(pool)?,
             }
         }
         Ok(())
@@ -124,6 +143,7 @@ impl Unfinished {
 
     /// A call that failed may have queued copies on a stream.
     fn remember(&mut self, pool: &Pool, stream: u64) {
+        // A stream of this handle has waited for these, whosever they were (`follow`).
         self.earlier.retain(|earlier| earlier.stream != stream);
         let mut earlier = Earlier { stream, event: None };
         if let Err(error) = earlier.mark(pool) {
@@ -147,14 +167,14 @@ impl Earlier {
         Ok(())
     }
 
+    /// Waits for the copies, by whatever can be waited for.
     fn wait(&mut self, pool: &Pool) -> Result<()> {
-        let marked = self.mark(pool);
+        if let Err(error) = self.mark(pool) {
+            tracing::debug!(%error, "the stream is waited for instead of an event");
+        }
         match &self.event {
             Some(event) if event.wait().is_ok() => Ok(()),
-            _ if marked.is_err() || self.event.is_some() => {
-                Ok(pool.stream_synchronize(self.stream)?)
-            }
-            _ => Ok(pool.device_synchronize()?),
+            _ => wait_for_stream(pool, self.stream),
         }
     }
 }

@@ -48,12 +48,20 @@ pub fn get(number: u64) -> Result<Arc<KvMemory>> {
 /// library's end.
 ///
 /// # Errors
-/// [`Status::InvalidArgument`] when there is none; [`Status::Forked`].
+/// [`Status::InvalidArgument`] when there is none; [`Status::Forked`]; [`Status::Busy`], with the
+/// memory as it was, where [`KvMemory::await_copies`] is refused.
 pub fn take(number: u64) -> Result<Arc<KvMemory>> {
     world::check_world().or_else(|error| match error.status() {
         Status::ShutDown => Ok(()),
         _ => Err(error),
     })?;
+    let found = LIVE.lock().unwrap_or_else(PoisonError::into_inner).live.get(&number).cloned();
+    let waited = found.ok_or_else(|| unknown(number))?.await_copies().map_err(Error::from);
+    if let Err(error) = waited
+        && error.status() == Status::Busy
+    {
+        return Err(error);
+    }
     let gone = LIVE.lock().unwrap_or_else(PoisonError::into_inner).live.remove(&number);
     gone.ok_or_else(|| unknown(number))
 }

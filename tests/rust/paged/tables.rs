@@ -5,7 +5,8 @@ use crate::device::{self, Random, seed};
 use crate::{MIB, host_pool, memory, sequence, small};
 use forebay::driver::faulty::{CallSet, Fault};
 use forebay::driver::host::{HostDriver, HostOptions};
-use forebay::driver::{Call, Driver};
+use forebay::driver::{Call, Driver, StreamHandle};
+use forebay::error::Status;
 use forebay::kv::{Csr, KvCache, KvError, NO_FENCE, Open, Order, Seq, Tokens};
 use forebay::paged::tables::{Staging, Synced, Table};
 use forebay::paged::{KvMemory, MemoryError};
@@ -169,6 +170,43 @@ fn staging_without_an_event_is_not_written() {
     memory.sync_table(0, &seqs, stream).expect("both are free");
     driver.inner().run_all();
     assert_eq!(read(&table), expected(cache, &seqs));
+    drop(memory);
+    pool.dealloc(table.address, 0).expect("live");
+    device::end(&driver, pool, &[stream]);
+}
+
+/// A stream that is none, or is gone, costs no staging buffer for good.
+#[test]
+fn staging_comes_back_from_streams_that_are_gone() {
+    let driver = device::device(HostOptions { total_bytes: 32 * MIB, ..Default::default() });
+    let pool = device::pool(&driver, device::settings(&driver));
+    let memory = memory(&pool, small(Order::BlockOuter), 60, 60);
+    let (cache, table) = (memory.cache(), table(&pool));
+    memory.bind_table(Table { staging_bytes: 384, staging_buffers: 2, ..table }).expect("a group");
+    let seqs = [sequence(cache, 1)];
+    // A refused copy reads no buffer.
+    for _ in 0..5 {
+        let refused = memory.sync_table(0, &seqs, 0xdead_0000).expect_err("no stream");
+        assert_eq!(refused.status(), Status::InvalidStream, "{refused}");
+        let staging = memory.staging(0).expect("bound");
+        assert_eq!(staging, Staging { buffers: 1, in_flight: 0 });
+    }
+    // Of copies that are queued no event tells, once their stream is gone: the device is waited for.
+    driver.fail(Fault::from_then_on(CallSet::of(&[Call::EventRecord]), 1));
+    let gone = [0, 1].map(|_| driver.stream_create().expect("a stream").0);
+    for stream in gone {
+        memory.sync_table(0, &seqs, stream).expect_err("no event");
+    }
+    driver.clear_faults();
+    assert_eq!(memory.staging(0).expect("bound"), Staging { buffers: 2, in_flight: 2 });
+    for stream in gone {
+        driver.stream_destroy(StreamHandle(stream)).expect("a stream");
+    }
+    let stream = driver.stream_create().expect("a stream").0;
+    memory.sync_table(0, &seqs, stream).expect("both are free");
+    driver.inner().quiesce();
+    assert_eq!(read(&table), expected(cache, &seqs));
+    assert_eq!(memory.staging(0).expect("bound"), Staging { buffers: 2, in_flight: 1 });
     drop(memory);
     pool.dealloc(table.address, 0).expect("live");
     device::end(&driver, pool, &[stream]);
