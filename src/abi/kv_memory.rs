@@ -98,6 +98,10 @@ pub unsafe extern "C" fn forebay_kv_memory_create(
 /// Gives the memory back; the caller knows that no work uses it any more. Waits for copies of
 /// tables in flight. The cache stays; its blocks have no memory.
 ///
+/// The handle is an error from now on; the memory goes once other calls on it have ended, those of
+/// other threads and a look of the pool's keeper, which may be after the answer: until then its
+/// pages stay mapped and forebay_kv_destroy() answers FOREBAY_ERROR_BUSY.
+///
 /// Copies that a failed call had queued are waited for. Also after forebay_shutdown().
 ///
 /// @return FOREBAY_ERROR_INVALID_ARGUMENT for a handle that names none; FOREBAY_ERROR_BUSY, with
@@ -343,14 +347,16 @@ pub unsafe extern "C" fn forebay_kv_memory_table_bind(
             let text = "the reserved field of forebay_kv_table must be 0";
             return Err(Error::new(Status::InvalidArgument, text));
         }
-        Ok(memory.bind_table(Table {
+        let table = Table {
             group: t.group,
             address: t.array as usize,
             rows: t.rows,
             stride: t.stride,
             staging_bytes: t.staging_bytes,
             staging_buffers: t.staging_buffers,
-        })?)
+        };
+        // SAFETY: the array is as the caller promised.
+        Ok(unsafe { memory.bind_table(table)? })
     })
 }
 

@@ -163,13 +163,11 @@ impl Buffer {
         match self.mark(pool) {
             Ok(()) => {}
             // No event will ever tell, so the device is asked; not while that would end a capture.
-            Err(error) if error.status() == Status::InvalidStream => {
-                match wait_for_device(pool) {
-                    Ok(()) => self.state = State::Free,
-                    Err(MemoryError::Again(_)) => return Ok(false),
-                    Err(error) => return Err(error),
-                }
-            }
+            Err(error) if error.status() == Status::InvalidStream => match wait_for_device(pool) {
+                Ok(()) => self.state = State::Free,
+                Err(MemoryError::Again(_)) => return Ok(false),
+                Err(error) => return Err(error),
+            },
             Err(error) => {
                 tracing::warn!(%error, "a staging buffer has no event yet");
                 return Ok(false);

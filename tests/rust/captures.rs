@@ -99,7 +99,8 @@ fn a_kv_cache_leaves_a_capture_alone() {
     let address = pool.alloc(4096, stream).expect("fits");
     let table =
         Table { group: 0, address, rows: 2, stride: 8, staging_bytes: 0, staging_buffers: 0 };
-    memory.bind_table(table).expect("a group");
+    // SAFETY: a block of the pool's that is the test's own and outlives the binding.
+    unsafe { memory.bind_table(table).expect("a group") };
     let number = capture::begin(stream).expect("a stream of the device");
     let page = 2 * MIB as u64;
     let shrunk = memory.resize(0, 4).expect("it waits");
@@ -155,7 +156,8 @@ fn a_kv_cache_waits_for_no_device_while_a_capture_is_open() {
     let address = pool.alloc(4096, 0).expect("fits");
     let table =
         Table { group: 0, address, rows: 2, stride: 8, staging_bytes: 0, staging_buffers: 0 };
-    memory.bind_table(table).expect("a group");
+    // SAFETY: a block of the pool's that is the test's own and outlives the binding.
+    unsafe { memory.bind_table(table).expect("a group") };
     let mut seqs = [cache.open(Open::default()).expect("room"), Seq::from_raw(0)];
     cache.append(seqs[0], Tokens::Count(8)).expect("a block");
     cache.fork(seqs[0], 8, &mut seqs[1..]).expect("room");

@@ -2,7 +2,7 @@
 //! nothing late is overwritten, nothing is lost.
 
 use crate::device::{self, Watched};
-use crate::{MIB, blocks_of, host_pool, llama, memory, sequence};
+use crate::{MIB, bind, blocks_of, host_pool, llama, memory, sequence};
 use forebay::config::Move;
 use forebay::driver::faulty::{CallSet, Fault};
 use forebay::driver::host::HostOptions;
@@ -176,7 +176,7 @@ fn staging_is_given_back_though_a_wait_fails() {
     let table = Table { group: 0, address, rows: 4, stride: 8, staging_bytes, staging_buffers };
     for calls in [Call::EventSynchronize, Call::EventRecord] {
         let before = pool.stats().expect("alive").live_bytes;
-        memory.bind_table(table).expect("it makes sense");
+        bind(&memory, table).expect("it makes sense");
         if calls == Call::EventRecord {
             driver.fail(Fault::from_then_on(CallSet::of(&[calls]), 1));
             assert!(memory.sync_table(0, &[seq], s[0]).is_err());
