@@ -66,9 +66,9 @@ class kv_cache {
   /// Whether there is a cache.
   explicit operator bool() const noexcept { return handle_ != nullptr; }
   /// Ends the cache, once calls of other threads on it have ended. What was still held is logged.
-  /// Memory behind it (forebay_kv_memory_create()) must end first: while that stands the cache stays
-  /// and get() is not NULL, which is logged. So destroy that memory before this object ends, or
-  /// the cache stays until the process ends.
+  /// Memory behind it (forebay_kv_memory_create()) must end first: while that stands the cache
+  /// stays and get() is not NULL, which is logged. So destroy that memory before this object ends,
+  /// or the cache stays until the process ends.
   void reset() noexcept {
     if (handle_ == nullptr) return;
     if (forebay_kv_destroy(handle_, nullptr) != FOREBAY_ERROR_BUSY) handle_ = nullptr;

@@ -293,8 +293,8 @@ pub unsafe extern "C" fn forebay_kv_memory_poll(memory: KvMemoryT, fence: *mut K
 /// next call queues all of them; the work that needs them must not be queued until then.
 ///
 /// @param count NULL, or receives how many.
-/// @return FOREBAY_ERROR_BUSY for a stream that captures a graph, or while any capture is open where
-/// a failed call's copies have no event and their stream is gone.
+/// @return FOREBAY_ERROR_BUSY for a stream that captures a graph, or while any capture is open
+/// where a failed call's copies have no event and their stream is gone.
 ///
 /// Thread-safe; one thread should call it.
 ///

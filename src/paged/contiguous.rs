@@ -290,7 +290,8 @@ impl ContiguousKv {
     }
 
     /// All sequences' memory. All figures are 0 in a forked child, and in a callback of the pool
-    /// that runs inside a call of this cache, or of another one while some thread's call holds this.
+    /// that runs inside a call of this cache, or of another one while some thread's call holds
+    /// this.
     pub fn stats(&self) -> ContiguousStats {
         let slots = world::check_world().ok().and_then(|()| self.0.slots.lock().ok());
         let Some(slots) = slots else { return ContiguousStats::default() };

@@ -62,12 +62,15 @@ impl Inner {
             }
             self.pool.outside_capture(stream)?;
             left.follow(&self.pool, stream)?;
-            let queued = self.queue_all(&left.jobs, stream);
+            let mut begun = false;
+            let queued = self.queue_all(&left.jobs, stream, &mut begun);
             let fence = match queued {
                 // The stream waits for what earlier calls queued elsewhere.
                 Ok(fence) => fence,
                 Err(error) => {
-                    left.remember(&self.pool, stream);
+                    if begun {
+                        left.remember(&self.pool, stream);
+                    }
                     return Err(error);
                 }
             };
@@ -79,8 +82,9 @@ impl Inner {
         }
     }
 
-    fn queue_all(&self, jobs: &[CopyJob], stream: u64) -> Result<Fence> {
-        jobs.iter().try_for_each(|&job| self.queue(job, stream))?;
+    /// `begun` says whether a copy was queued, also on failure.
+    fn queue_all(&self, jobs: &[CopyJob], stream: u64, begun: &mut bool) -> Result<Fence> {
+        jobs.iter().try_for_each(|&job| self.queue(job, stream, begun))?;
         self.fence_behind(&[stream])
     }
 
@@ -113,7 +117,7 @@ impl Inner {
     }
 
     /// Queues the copies of one block.
-    fn queue(&self, job: CopyJob, stream: u64) -> Result<()> {
+    fn queue(&self, job: CopyJob, stream: u64, begun: &mut bool) -> Result<()> {
         let place = self.places.get(job.group as usize).ok_or(NO_GROUP)?;
         let (stretches, bytes) = place.pieces();
         for stretch in 0..stretches {
@@ -121,6 +125,7 @@ impl Inner {
             // SAFETY: the cache holds both blocks until a fence behind the copy has passed, so they
             // are below their group's end, have memory of this region, and are the job's.
             unsafe { self.pool.copy(at(job.to), at(job.from), bytes as usize, stream)? };
+            *begun = true;
         }
         Ok(())
     }
@@ -134,8 +139,8 @@ impl Unfinished {
                 earlier.mark(pool)?;
             }
             match &earlier.event {
-                // Also where it is the stream's own: that one may be gone, and this another that was
-                // given its handle. On its own stream the wait costs nothing.
+                // Also where it is the stream's own: that one may be gone, and this another that
+                // was given its handle. On its own stream the wait costs nothing.
                 Some(event) => event.holds_back(stream)?,
                 None if earlier.stream == stream => {}
                 // The stream was destroyed before an event could be recorded.

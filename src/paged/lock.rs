@@ -1,7 +1,7 @@
 //! A memory's own lock, which a callback of the pool may meet on its way.
 //!
-//! Owns what it guards. Promises that a thread which holds such a lock waits for none: a callback of
-//! the pool runs inside a call that maps pages, and may call the same memory again, or another
+//! Owns what it guards. Promises that a thread which holds such a lock waits for none: a callback
+//! of the pool runs inside a call that maps pages, and may call the same memory again, or another
 //! that a second thread holds, whose callback calls the first. It gets an error instead where the
 //! lock is not free. Cost: a mutex, a word, and a count of the thread's.
 

@@ -19,8 +19,8 @@
 //! All calls may come from any thread. Locks, outermost first: one of a memory's own, the cache's,
 //! the pool's. The pool's callbacks run under a memory's own lock where a call of its own maps or
 //! unmaps, or staging is made: calls of that memory that need the lock are refused there, and those
-//! of another memory while another thread's call has its lock ([`MemoryError::Again`]). Cost: calls of the cache itself cost what they cost
-//! there; growing and shrinking costs the driver's calls.
+//! of another memory while another thread's call has its lock ([`MemoryError::Again`]). Cost: calls
+//! of the cache itself cost what they cost there; growing and shrinking costs the driver's calls.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -136,9 +136,9 @@ pub struct Backed {
 }
 
 /// A KV cache whose blocks have memory. See the room's page. Dropping it gives the memory back:
-/// the caller knows that no work uses it any more. Where [`KvMemory::await_copies`] would be refused
-/// it is kept until the next memory is made or dropped after the capture's end. In a forked child every call that takes a lock
-/// of a memory's own is refused.
+/// the caller knows that no work uses it any more. Where [`KvMemory::await_copies`] would be
+/// refused it is kept until the next memory is made or dropped after the capture's end. In a forked
+/// child every call that takes a lock of a memory's own is refused.
 #[derive(Debug)]
 pub struct KvMemory(Arc<Inner>);
 
@@ -268,7 +268,8 @@ impl KvMemory {
     ///
     /// # Errors
     /// [`MemoryError::Again`] where some of it has no event, its stream is gone, and a graph
-    /// capture forbids to wait for the device. What else cannot be waited for is logged by the drop.
+    /// capture forbids to wait for the device. What else cannot be waited for is logged by the
+    /// drop.
     pub fn await_copies(&self) -> Result<()> {
         world::check_world()?;
         self.0.await_copies()?;

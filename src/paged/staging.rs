@@ -3,9 +3,9 @@
 //! Owns the buffers and an event for each that is in flight. Promises that a buffer is written only
 //! when every copy queued from it has ended, as its event says; a buffer whose event could not be
 //! recorded is in flight until one can, or, once its stream is gone, until the device has been
-//! waited for. When all are in flight another is made, up to a limit; then the caller is told to come
-//! again. Nothing else waits but the end of the ring, for what is in flight. Cost: a query a buffer
-//! that is looked at.
+//! waited for. When all are in flight another is made, up to a limit; then the caller is told to
+//! come again. Nothing else waits but the end of the ring, for what is in flight. Cost: a query a
+//! buffer that is looked at.
 
 use super::error::{MemoryError, Result};
 use super::{wait_for_device, wait_for_stream};

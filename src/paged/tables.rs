@@ -85,8 +85,8 @@ impl KvMemory {
     /// multiple of 4.
     ///
     /// # Safety
-    /// The array's `rows * stride * 4` bytes are writable by copies of the pool's device until it is
-    /// unbound and the memory's copies have ended; work that reads them, and whoever else writes
+    /// The array's `rows * stride * 4` bytes are writable by copies of the pool's device until it
+    /// is unbound and the memory's copies have ended; work that reads them, and whoever else writes
     /// them, is ordered with the streams of the syncs.
     pub unsafe fn bind_table(&self, table: Table) -> Result<()> {
         world::check_world()?;
@@ -265,8 +265,8 @@ impl Bound {
                 (at, sent) = if from + len == to { (at + 1, 0) } else { (at, sent + len) };
             }
             for (to, from, bytes) in staged {
-                // SAFETY: `to` is in the array, as the binding's caller promised; `from` in a buffer
-                // of the ring that nobody writes before its copies have ended.
+                // SAFETY: `to` is in the array, as the binding's caller promised; `from` in a
+                // buffer of the ring that nobody writes before its copies have ended.
                 unsafe { inner.pool.copy(to, from, bytes, stream)? };
                 // From here on it is in flight; a refused copy reads nothing.
                 self.ring.begin(buffer, stream);

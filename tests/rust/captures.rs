@@ -125,8 +125,8 @@ fn a_kv_cache_leaves_a_capture_alone() {
     pool.dealloc(address, stream).expect("live");
 }
 
-/// A wait for the device would end an open capture: what needs one, because a stream is gone without
-/// an event behind its copies, is refused until the capture has ended.
+/// A wait for the device would end an open capture: what needs one, because a stream is gone
+/// without an event behind its copies, is refused until the capture has ended.
 #[test]
 fn a_kv_cache_waits_for_no_device_while_a_capture_is_open() {
     use forebay::kv::{self, NO_FENCE, Open, Seq, Tokens};
@@ -162,6 +162,10 @@ fn a_kv_cache_waits_for_no_device_while_a_capture_is_open() {
     cache.append(seqs[0], Tokens::Count(8)).expect("a block");
     cache.fork(seqs[0], 8, &mut seqs[1..]).expect("room");
     cache.append(seqs[1], Tokens::Count(1)).expect("a block, by a copy");
+    // A refused copy leaves nothing to be waited for.
+    memory.run_copies(0xdead_0000).expect_err("no stream");
+    memory.await_copies().expect("there is nothing");
+    assert_eq!(device.count(Call::EventSynchronize), 0);
     // The copies are queued, but their events fail; then their streams go.
     device.fail(Fault::from_then_on(CallSet::of(&[Call::EventRecord]), 1));
     memory.run_copies(s[20]).expect_err("no event");

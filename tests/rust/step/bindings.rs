@@ -163,7 +163,8 @@ fn a_plan_of_several_lanes_is_kept_in_bytes() {
     rig.end();
 }
 
-/// A stream that was destroyed untold, before the step's end or behind it, is waited for by the next.
+/// A stream that was destroyed untold, before the step's end or behind it, is waited for by the
+/// next.
 #[test]
 fn a_stream_that_went_untold_costs_a_wait_for_the_device() {
     let ops = chain(6, 9000);
