@@ -2306,8 +2306,8 @@ forebay_status forebay_kv_memory_poll(forebay_kv_memory_t memory, forebay_kv_fen
  * next call queues all of them; the work that needs them must not be queued until then.
  *
  * @param count NULL, or receives how many.
- * @return FOREBAY_ERROR_BUSY for a stream that captures a graph, or while any capture is open where
- * a failed call's copies have no event and their stream is gone.
+ * @return FOREBAY_ERROR_BUSY for a stream that captures a graph, or while any capture is open
+ * where a failed call's copies have no event and their stream is gone.
  *
  * Thread-safe; one thread should call it.
  *

@@ -356,7 +356,8 @@ pub unsafe extern "C" fn forebay_kv_memory_table_bind(
             staging_buffers: t.staging_buffers,
         };
         // SAFETY: the array is as the caller promised.
-        Ok(unsafe { memory.bind_table(table)? })
+        unsafe { memory.bind_table(table)? };
+        Ok(())
     })
 }
 

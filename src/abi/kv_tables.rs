@@ -380,6 +380,9 @@ pub unsafe extern "C" fn forebay_kv_blocks_find(
     unsafe { look_up(kv, (group, digests, blocks, count), found, KvCache::find_blocks) }
 }
 
+/// Writes the blocks that have these hashes, and answers how many.
+type LookUp = fn(&KvCache, u32, &[Digest], &mut [MaybeUninit<u32>]) -> KvResult<usize>;
+
 /// Looks blocks up in one of two ways.
 ///
 /// # Safety
@@ -388,7 +391,7 @@ unsafe fn look_up(
     kv: KvT,
     (group, digests, blocks, count): (u32, *const KvDigest, *mut u32, usize),
     found: *mut usize,
-    way: fn(&KvCache, u32, &[Digest], &mut [MaybeUninit<u32>]) -> KvResult<usize>,
+    way: LookUp,
 ) -> Status {
     with(kv, |cache| {
         if found.is_null() {

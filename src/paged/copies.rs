@@ -91,10 +91,9 @@ impl Inner {
     /// Waits for copies of failed calls. Refused alone while a capture forbids it.
     pub(super) fn await_copies(&self) -> Result<()> {
         for earlier in &mut locked(&self.copies).earlier {
-            match earlier.wait(&self.pool) {
-                Err(error @ MemoryError::Again(_)) => return Err(error),
-                // The end tries again, and tells.
-                Ok(()) | Err(_) => {}
+            // Where it failed in another way the end tries again, and tells.
+            if let Err(error @ MemoryError::Again(_)) = earlier.wait(&self.pool) {
+                return Err(error);
             }
         }
         Ok(())
