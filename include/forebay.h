@@ -1101,8 +1101,8 @@ typedef struct forebay_kv_stats {
  */
 typedef struct forebay_kv_counts {
   /**
-   * Blocks that there are, the null block included: those below a group's end where memory
-   * behind the cache has fewer than were configured, and none that drain above it.
+   * Blocks that there are, the null block included: where memory behind the cache has fewer than
+   * were configured, those below the group's end, and those above it that still drain.
    */
   uint32_t total;
   /**
@@ -2115,7 +2115,9 @@ forebay_status forebay_kv_create(const struct forebay_kv_options *options, foreb
  * @param leaks NULL, or receives what was still held; how much is logged too, where the log is on
  * (FOREBAY_LOG, forebay_set_log_callback()).
  * @return FOREBAY_ERROR_INVALID_ARGUMENT for a handle that names none, or leaks without
- * struct_size: the cache is then untouched.
+ * struct_size; FOREBAY_ERROR_BUSY, which is logged, while memory stands behind the cache
+ * (forebay_kv_memory_create()), or a call on that memory has not ended: the cache is then
+ * untouched.
  *
  * Thread-safe; works after forebay_shutdown() too.
  *
@@ -2551,9 +2553,15 @@ forebay_status forebay_kv_memory_create(forebay_kv_t kv,
  * Gives the memory back; the caller knows that no work uses it any more. Waits for copies of
  * tables in flight. The cache stays; its blocks have no memory.
  *
+ * The handle is an error from now on; the memory goes once other calls on it have ended, those of
+ * other threads and a look of the pool's keeper, which may be after the answer: until then its
+ * pages stay mapped and forebay_kv_destroy() answers FOREBAY_ERROR_BUSY.
+ *
  * Copies that a failed call had queued are waited for. Also after forebay_shutdown().
  *
- * @return FOREBAY_ERROR_INVALID_ARGUMENT for a handle that names none.
+ * @return FOREBAY_ERROR_INVALID_ARGUMENT for a handle that names none; FOREBAY_ERROR_BUSY, with
+ * nothing changed, while a graph capture is open and a copy that has no event is to be waited for,
+ * or in a callback of the pool as forebay_kv_memory_resize() says.
  *
  * Thread-safe.
  */
@@ -2570,7 +2578,8 @@ forebay_status forebay_kv_memory_destroy(forebay_kv_memory_t memory);
  * number of blocks that the group cannot have.
  *
  * Thread-safe. Costs the driver's calls. The pool's out-of-memory callback may run inside;
- * calls of this memory that need its lock answer FOREBAY_ERROR_BUSY there.
+ * calls of this memory that need its lock answer FOREBAY_ERROR_BUSY there, and so do those of
+ * another memory while another thread's call has its lock.
  *
  * # Safety
  * `backed` is NULL or valid for reads and writes of its struct_size.
@@ -2666,6 +2675,8 @@ forebay_status forebay_kv_memory_poll(forebay_kv_memory_t memory, forebay_kv_fen
  * next call queues all of them; the work that needs them must not be queued until then.
  *
  * @param count NULL, or receives how many.
+ * @return FOREBAY_ERROR_BUSY for a stream that captures a graph, or while any capture is open
+ * where a failed call's copies have no event and their stream is gone.
  *
  * Thread-safe; one thread should call it.
  *
@@ -2693,6 +2704,9 @@ forebay_status forebay_kv_memory_table_bind(forebay_kv_memory_t memory,
 /**
  * Unbinds a group's table; waits for copies in flight.
  *
+ * @return FOREBAY_ERROR_INVALID_ARGUMENT when it has none; FOREBAY_ERROR_BUSY as of
+ * forebay_kv_memory_destroy().
+ *
  * Thread-safe.
  */
 forebay_status forebay_kv_memory_table_unbind(forebay_kv_memory_t memory, uint32_t group);
@@ -2703,7 +2717,8 @@ forebay_status forebay_kv_memory_table_unbind(forebay_kv_memory_t memory, uint32
  *
  * @param entries NULL, or receives how many entries were sent.
  * @return FOREBAY_ERROR_BUSY when all staging buffers are in flight, or the stream captures a
- * graph: call again, nothing is lost.
+ * graph, or in a callback of the pool as forebay_kv_memory_resize() says: call again, nothing is
+ * lost.
  *
  * Thread-safe; a table's syncs belong on one stream.
  *
@@ -2768,8 +2783,7 @@ forebay_status forebay_kv_copied(forebay_kv_t kv, uint64_t batch, forebay_kv_fen
  * @return FOREBAY_ERROR_INVALID_ARGUMENT when the row is too short, or there is no such group.
  *
  * # Safety
- * `row` is valid for reads and writes of `entries` numbers; `delta` is NULL or valid for the
- * write.
+ * `row` is valid for writes of `entries` numbers; `delta` is NULL or valid for the write.
  */
 forebay_status forebay_kv_row(forebay_kv_t kv,
                               uint32_t group,
@@ -2790,8 +2804,8 @@ forebay_status forebay_kv_row(forebay_kv_t kv,
  * @return as there.
  *
  * # Safety
- * `seqs` is valid for reads of `count` handles, `array` for reads and writes of `count` times
- * `stride` numbers, `deltas` is NULL or valid for writes of `count` elements, `done` is NULL or
+ * `seqs` is valid for reads of `count` handles, `array` for writes of `count` times `stride`
+ * numbers, `deltas` is NULL or valid for writes of `count` elements, `done` is NULL or
  * valid for the write.
  */
 forebay_status forebay_kv_rows(forebay_kv_t kv,
@@ -2833,7 +2847,7 @@ forebay_status forebay_kv_slots(forebay_kv_t kv,
  *
  * # Safety
  * `seqs` is valid for reads of `count` handles; `indptr`, `indices` and `last_page_len` are valid
- * for reads and writes of `count + 1`, `capacity` and `count` numbers and do not overlap; `needed`
+ * for writes of `count + 1`, `capacity` and `count` numbers and do not overlap; `needed`
  * is NULL or valid for the write.
  */
 forebay_status forebay_kv_csr(forebay_kv_t kv,
@@ -2858,7 +2872,7 @@ forebay_status forebay_kv_reset_prefixes(forebay_kv_t kv);
  * @param shortage NULL, or receives what lacked with FOREBAY_ERROR_NO_BLOCKS.
  *
  * # Safety
- * `blocks` is valid for reads and writes of `count` numbers; `shortage` is NULL or valid for reads
+ * `blocks` is valid for writes of `count` numbers; `shortage` is NULL or valid for reads
  * and writes.
  */
 forebay_status forebay_kv_blocks_take(forebay_kv_t kv,
@@ -2920,7 +2934,7 @@ forebay_status forebay_kv_blocks_register(forebay_kv_t kv,
  * @param found receives how many; their numbers are at the front of blocks.
  *
  * # Safety
- * `digests` is valid for reads and `blocks` for reads and writes of `count` elements; `found` is
+ * `digests` is valid for reads and `blocks` for writes of `count` elements; `found` is
  * NULL or valid for the write.
  */
 forebay_status forebay_kv_blocks_find(forebay_kv_t kv,

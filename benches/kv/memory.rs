@@ -85,7 +85,8 @@ fn table(bed: &Bed, rounds: usize) -> f64 {
     let rows = BATCH as u32;
     let table =
         Table { group: 0, address: array, rows, stride: ROW, staging_bytes: 0, staging_buffers: 0 };
-    memory.bind_table(table).expect("it makes sense");
+    // SAFETY: the array is a block of the pool, of this length, until after the unbinding.
+    unsafe { memory.bind_table(table) }.expect("it makes sense");
     let cache = memory.cache();
     let seqs: Vec<Seq> = (0..BATCH)
         .map(|at| {

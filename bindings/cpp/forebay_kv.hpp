@@ -23,7 +23,7 @@ inline forebay_kv_shortage no_shortage() noexcept {
 }
 
 /// A paged KV cache: which block holds which tokens of which sequence. Touches no device.
-/// Move-only; ends the cache.
+/// Move-only; ends the cache, after memory behind it.
 class kv_cache {
  public:
   /// No cache.
@@ -37,9 +37,11 @@ class kv_cache {
   explicit kv_cache(const std::vector<forebay_kv_group> &groups)
       : kv_cache(with(groups, defaults())) {}
   kv_cache(kv_cache &&other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+  /// Ends the own cache first; where that cannot end yet (see reset()) `other` has it afterwards.
   kv_cache &operator=(kv_cache &&other) noexcept {
-    kv_cache taken(std::move(other));
-    std::swap(handle_, taken.handle_);
+    if (this == &other) return *this;
+    reset();
+    std::swap(handle_, other.handle_);
     return *this;
   }
   kv_cache(const kv_cache &) = delete;
@@ -65,9 +67,12 @@ class kv_cache {
   /// Whether there is a cache.
   explicit operator bool() const noexcept { return handle_ != nullptr; }
   /// Ends the cache, once calls of other threads on it have ended. What was still held is logged.
+  /// Memory behind it (forebay_kv_memory_create()) must end first: while that stands the cache
+  /// stays and get() is not NULL, which is logged. So destroy that memory before this object ends,
+  /// or the cache stays until the process ends.
   void reset() noexcept {
-    if (handle_ != nullptr) static_cast<void>(forebay_kv_destroy(handle_, nullptr));
-    handle_ = nullptr;
+    if (handle_ == nullptr) return;
+    if (forebay_kv_destroy(handle_, nullptr) != FOREBAY_ERROR_BUSY) handle_ = nullptr;
   }
 
   /// Where a group's elements lie.

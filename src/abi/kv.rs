@@ -198,7 +198,9 @@ pub(super) fn group(at: usize, g: &KvGroup) -> Result<Group> {
 /// @param leaks NULL, or receives what was still held; how much is logged too, where the log is on
 /// (FOREBAY_LOG, forebay_set_log_callback()).
 /// @return FOREBAY_ERROR_INVALID_ARGUMENT for a handle that names none, or leaks without
-/// struct_size: the cache is then untouched.
+/// struct_size; FOREBAY_ERROR_BUSY, which is logged, while memory stands behind the cache
+/// (forebay_kv_memory_create()), or a call on that memory has not ended: the cache is then
+/// untouched.
 ///
 /// Thread-safe; works after forebay_shutdown() too.
 ///
@@ -223,7 +225,12 @@ pub unsafe extern "C" fn forebay_kv_destroy(kv: KvT, leaks: *mut KvLeaks) -> Sta
         if value.list.is_null() && value.capacity > 0 {
             return Err(null("the list"));
         }
-        let found = handles::take(kv as u64)?.into_leaks();
+        let taken = handles::take(kv as u64).inspect_err(|error| {
+            if error.status() == Status::Busy {
+                tracing::warn!(%error, "a KV cache was not destroyed");
+            }
+        });
+        let found = taken?.into_leaks();
         if !found.is_empty() {
             tracing::warn!(
                 sequences = found.sequences.len(),

@@ -4,7 +4,7 @@ use super::kv_types::{KvFence, KvSeq, KvT};
 use super::{PoolT, StreamT, check_size, list, null, put, read_sized, write_sized};
 use crate::error::{Error, Result, Status};
 use crate::kv::{self, Seq};
-use crate::paged::handles::MEMORIES;
+use crate::paged::handles::{MEMORIES, take_memory};
 use crate::paged::tables::Table;
 use crate::paged::{Backed, KvMemory as Memory};
 use crate::pool::Pool;
@@ -99,14 +99,20 @@ pub unsafe extern "C" fn forebay_kv_memory_create(
 /// Gives the memory back; the caller knows that no work uses it any more. Waits for copies of
 /// tables in flight. The cache stays; its blocks have no memory.
 ///
+/// The handle is an error from now on; the memory goes once other calls on it have ended, those of
+/// other threads and a look of the pool's keeper, which may be after the answer: until then its
+/// pages stay mapped and forebay_kv_destroy() answers FOREBAY_ERROR_BUSY.
+///
 /// Copies that a failed call had queued are waited for. Also after forebay_shutdown().
 ///
-/// @return FOREBAY_ERROR_INVALID_ARGUMENT for a handle that names none.
+/// @return FOREBAY_ERROR_INVALID_ARGUMENT for a handle that names none; FOREBAY_ERROR_BUSY, with
+/// nothing changed, while a graph capture is open and a copy that has no event is to be waited for,
+/// or in a callback of the pool as forebay_kv_memory_resize() says.
 ///
 /// Thread-safe.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_kv_memory_destroy(memory: KvMemoryT) -> Status {
-    guarded(|| MEMORIES.take(memory as u64).map(drop))
+    guarded(|| take_memory(memory as u64).map(drop))
 }
 
 /// Makes the first `blocks` blocks of a group those that there are. A group that grows has its
@@ -119,7 +125,8 @@ pub extern "C" fn forebay_kv_memory_destroy(memory: KvMemoryT) -> Status {
 /// number of blocks that the group cannot have.
 ///
 /// Thread-safe. Costs the driver's calls. The pool's out-of-memory callback may run inside;
-/// calls of this memory that need its lock answer FOREBAY_ERROR_BUSY there.
+/// calls of this memory that need its lock answer FOREBAY_ERROR_BUSY there, and so do those of
+/// another memory while another thread's call has its lock.
 ///
 /// # Safety
 /// `backed` is NULL or valid for reads and writes of its struct_size.
@@ -287,6 +294,8 @@ pub unsafe extern "C" fn forebay_kv_memory_poll(memory: KvMemoryT, fence: *mut K
 /// next call queues all of them; the work that needs them must not be queued until then.
 ///
 /// @param count NULL, or receives how many.
+/// @return FOREBAY_ERROR_BUSY for a stream that captures a graph, or while any capture is open
+/// where a failed call's copies have no event and their stream is gone.
 ///
 /// Thread-safe; one thread should call it.
 ///
@@ -339,18 +348,24 @@ pub unsafe extern "C" fn forebay_kv_memory_table_bind(
             let text = "the reserved field of forebay_kv_table must be 0";
             return Err(Error::new(Status::InvalidArgument, text));
         }
-        Ok(memory.bind_table(Table {
+        let table = Table {
             group: t.group,
             address: t.array as usize,
             rows: t.rows,
             stride: t.stride,
             staging_bytes: t.staging_bytes,
             staging_buffers: t.staging_buffers,
-        })?)
+        };
+        // SAFETY: the array is as the caller promised.
+        unsafe { memory.bind_table(table)? };
+        Ok(())
     })
 }
 
 /// Unbinds a group's table; waits for copies in flight.
+///
+/// @return FOREBAY_ERROR_INVALID_ARGUMENT when it has none; FOREBAY_ERROR_BUSY as of
+/// forebay_kv_memory_destroy().
 ///
 /// Thread-safe.
 #[unsafe(no_mangle)]
@@ -363,7 +378,8 @@ pub extern "C" fn forebay_kv_memory_table_unbind(memory: KvMemoryT, group: u32) 
 ///
 /// @param entries NULL, or receives how many entries were sent.
 /// @return FOREBAY_ERROR_BUSY when all staging buffers are in flight, or the stream captures a
-/// graph: call again, nothing is lost.
+/// graph, or in a callback of the pool as forebay_kv_memory_resize() says: call again, nothing is
+/// lost.
 ///
 /// Thread-safe; a table's syncs belong on one stream.
 ///

@@ -9,6 +9,7 @@ use crate::kv::{
 };
 use crate::pool::slow::guarded;
 use std::ffi::c_char;
+use std::mem::MaybeUninit;
 
 /// Runs a call on a cache.
 fn with(kv: KvT, f: impl FnOnce(&KvCache) -> Result<()>) -> Status {
@@ -110,8 +111,7 @@ pub extern "C" fn forebay_kv_copied(kv: KvT, batch: u64, after: KvFence) -> Stat
 /// @return FOREBAY_ERROR_INVALID_ARGUMENT when the row is too short, or there is no such group.
 ///
 /// # Safety
-/// `row` is valid for reads and writes of `entries` numbers; `delta` is NULL or valid for the
-/// write.
+/// `row` is valid for writes of `entries` numbers; `delta` is NULL or valid for the write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_kv_row(
     kv: KvT,
@@ -144,8 +144,8 @@ pub unsafe extern "C" fn forebay_kv_row(
 /// @return as there.
 ///
 /// # Safety
-/// `seqs` is valid for reads of `count` handles, `array` for reads and writes of `count` times
-/// `stride` numbers, `deltas` is NULL or valid for writes of `count` elements, `done` is NULL or
+/// `seqs` is valid for reads of `count` handles, `array` for writes of `count` times `stride`
+/// numbers, `deltas` is NULL or valid for writes of `count` elements, `done` is NULL or
 /// valid for the write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_kv_rows(
@@ -226,7 +226,7 @@ pub unsafe extern "C" fn forebay_kv_slots(
 ///
 /// # Safety
 /// `seqs` is valid for reads of `count` handles; `indptr`, `indices` and `last_page_len` are valid
-/// for reads and writes of `count + 1`, `capacity` and `count` numbers and do not overlap; `needed`
+/// for writes of `count + 1`, `capacity` and `count` numbers and do not overlap; `needed`
 /// is NULL or valid for the write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_kv_csr(
@@ -276,7 +276,7 @@ pub extern "C" fn forebay_kv_reset_prefixes(kv: KvT) -> Status {
 /// @param shortage NULL, or receives what lacked with FOREBAY_ERROR_NO_BLOCKS.
 ///
 /// # Safety
-/// `blocks` is valid for reads and writes of `count` numbers; `shortage` is NULL or valid for reads
+/// `blocks` is valid for writes of `count` numbers; `shortage` is NULL or valid for reads
 /// and writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_kv_blocks_take(
@@ -365,7 +365,7 @@ pub unsafe extern "C" fn forebay_kv_blocks_register(
 /// @param found receives how many; their numbers are at the front of blocks.
 ///
 /// # Safety
-/// `digests` is valid for reads and `blocks` for reads and writes of `count` elements; `found` is
+/// `digests` is valid for reads and `blocks` for writes of `count` elements; `found` is
 /// NULL or valid for the write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_kv_blocks_find(
@@ -380,6 +380,9 @@ pub unsafe extern "C" fn forebay_kv_blocks_find(
     unsafe { look_up(kv, (group, digests, blocks, count), found, KvCache::find_blocks) }
 }
 
+/// Writes the blocks that have these hashes, and answers how many.
+type LookUp = fn(&KvCache, u32, &[Digest], &mut [MaybeUninit<u32>]) -> KvResult<usize>;
+
 /// Looks blocks up in one of two ways.
 ///
 /// # Safety
@@ -388,7 +391,7 @@ unsafe fn look_up(
     kv: KvT,
     (group, digests, blocks, count): (u32, *const KvDigest, *mut u32, usize),
     found: *mut usize,
-    way: fn(&KvCache, u32, &[Digest], &mut [u32]) -> KvResult<usize>,
+    way: LookUp,
 ) -> Status {
     with(kv, |cache| {
         if found.is_null() {

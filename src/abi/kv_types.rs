@@ -281,8 +281,8 @@ pub struct KvEvent {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct KvCounts {
-    /// Blocks that there are, the null block included: those below a group's end where memory
-    /// behind the cache has fewer than were configured, and none that drain above it.
+    /// Blocks that there are, the null block included: where memory behind the cache has fewer than
+    /// were configured, those below the group's end, and those above it that still drain.
     pub total: u32,
     /// Blocks that somebody holds.
     pub used: u32,

@@ -25,6 +25,7 @@ pub mod torch;
 
 use crate::error::{Error, Result, Status};
 use std::ffi::{CStr, c_char, c_void};
+use std::mem::MaybeUninit;
 
 /// A pool of one device's memory. Opaque; use [`PoolT`].
 pub struct Pool {
@@ -116,18 +117,22 @@ unsafe fn list<'a, T>(from: *const T, count: usize, what: &str) -> Result<&'a [T
     Ok(unsafe { std::slice::from_raw_parts(from, count) })
 }
 
-/// A list that C gave to be written.
+/// A list that C gave to be written; it may hold nothing yet.
 ///
 /// # Safety
-/// `to` is valid for reads and writes of `count` initialised elements, by nobody else while the
-/// slice is in use.
-unsafe fn list_mut<'a, T>(to: *mut T, count: usize, what: &str) -> Result<&'a mut [T]> {
+/// `to` is valid for writes of `count` elements, by nobody else while the slice is in use.
+unsafe fn list_mut<'a, T>(
+    to: *mut T,
+    count: usize,
+    what: &str,
+) -> Result<&'a mut [MaybeUninit<T>]> {
     if count == 0 {
         return Ok(&mut []);
     }
     check_list::<T>(to.is_null(), count, what)?;
-    // SAFETY: not null and not too long; the rest as the caller promised.
-    Ok(unsafe { std::slice::from_raw_parts_mut(to, count) })
+    // SAFETY: not null and not too long; the rest as the caller promised. Such elements need hold
+    // nothing.
+    Ok(unsafe { std::slice::from_raw_parts_mut(to.cast(), count) })
 }
 
 fn check_list<T>(is_null: bool, count: usize, what: &str) -> Result<()> {

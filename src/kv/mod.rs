@@ -102,7 +102,7 @@ pub use prefix::Match;
 pub use resize::Bounds;
 pub use sequence::{Open, Seq};
 pub use stats::{GroupStats, Stats};
-pub use tables::{Csr, Delta};
+pub use tables::{Csr, Delta, Entry};
 
 use crate::base::sync::SpinLock;
 use blocks::Blocks;

@@ -7,20 +7,22 @@
 use super::blocks::{Blocks, Known, NULL, State};
 use super::error::{KvError, Result};
 use super::hash::Digest;
+use super::tables::Entry;
 use super::{Core, Fence, KvCache};
 
 impl KvCache {
     /// `out.len()` blocks with one reference each, all or none. What was given up for them is told
     /// by events.
-    pub fn take_blocks(&self, group: u32, out: &mut [u32]) -> Result<()> {
+    pub fn take_blocks<E: Entry<u32>>(&self, group: u32, out: &mut [E]) -> Result<()> {
         self.with(|core| {
             let Core { groups, events, .. } = core;
             let blocks = groups.get_mut(group as usize).ok_or(NO_GROUP)?;
             let need = u32::try_from(out.len()).unwrap_or(u32::MAX);
             blocks.require(need, 0)?;
             for out in out {
-                *out = blocks.take(0, events);
-                blocks.all[*out as usize].raw = true;
+                let id = blocks.take(0, events);
+                blocks.all[id as usize].raw = true;
+                out.put(id);
             }
             Ok(())
         })
@@ -83,7 +85,12 @@ impl KvCache {
 
     /// Takes a reference to a block of each hash, up to the first that is not there. Answers how
     /// many; their numbers go to the front of `out`.
-    pub fn find_blocks(&self, group: u32, digests: &[Digest], out: &mut [u32]) -> Result<usize> {
+    pub fn find_blocks<E: Entry<u32>>(
+        &self,
+        group: u32,
+        digests: &[Digest],
+        out: &mut [E],
+    ) -> Result<usize> {
         self.with(|core| {
             let blocks = core.groups.get_mut(group as usize).ok_or(NO_GROUP)?;
             let mut count = 0;
@@ -91,7 +98,7 @@ impl KvCache {
                 let Some(id) = blocks.find_raw(digest) else { break };
                 blocks.hold(id);
                 blocks.all[id as usize].hit = true;
-                *out = id;
+                out.put(id);
                 count += 1;
             }
             Ok(count)
@@ -101,13 +108,18 @@ impl KvCache {
     /// A block of each hash, up to the first that is not there, without a reference: the numbers
     /// go to the front of `out`, and hold until the next call that gives blocks out. Answers how
     /// many. Of several with one hash the one that was registered first.
-    pub fn peek_blocks(&self, group: u32, digests: &[Digest], out: &mut [u32]) -> Result<usize> {
+    pub fn peek_blocks<E: Entry<u32>>(
+        &self,
+        group: u32,
+        digests: &[Digest],
+        out: &mut [E],
+    ) -> Result<usize> {
         let core = self.core.lock();
         let blocks = core.groups.get(group as usize).ok_or(NO_GROUP)?;
         let mut count = 0;
         for (digest, out) in digests.iter().zip(out) {
             let Some(id) = blocks.find_raw(digest) else { break };
-            *out = id;
+            out.put(id);
             count += 1;
         }
         Ok(count)

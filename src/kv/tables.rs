@@ -8,6 +8,28 @@ use super::blocks::NULL;
 use super::error::{KvError, Result};
 use super::sequence::{Seq, Sequence};
 use super::{Core, KvCache};
+use std::mem::MaybeUninit;
+
+/// A place that a number is written to and never read from: a number, or memory that holds none
+/// yet, as arrays from C may.
+pub trait Entry<T> {
+    /// Writes the number.
+    fn put(&mut self, number: T);
+}
+
+impl<T> Entry<T> for T {
+    #[inline]
+    fn put(&mut self, number: T) {
+        *self = number;
+    }
+}
+
+impl<T> Entry<T> for MaybeUninit<T> {
+    #[inline]
+    fn put(&mut self, number: T) {
+        self.write(number);
+    }
+}
 
 /// What changed in a row: entries `from .. to` are to be sent; those behind `to` are null.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +56,13 @@ impl KvCache {
     /// tells what that was. `whole`: the row held another sequence's, or nothing; all of it is
     /// written, the end filled with the null block. Blocks that are only reserved are in it.
     /// Errors: stale, no such group, or a row too short.
-    pub fn row(&self, group: u32, seq: Seq, row: &mut [i32], whole: bool) -> Result<Delta> {
+    pub fn row<E: Entry<i32>>(
+        &self,
+        group: u32,
+        seq: Seq,
+        row: &mut [E],
+        whole: bool,
+    ) -> Result<Delta> {
         let mut core = self.core.lock();
         core.row(group, seq, row, whole)
     }
@@ -42,11 +70,11 @@ impl KvCache {
     /// As [`KvCache::row`] for the rows of several sequences in one array of `stride` entries a
     /// row: the `i`th sequence's row is the `i`th. `deltas` gets one for each. Errors as there;
     /// rows before the one that is refused were written.
-    pub fn rows(
+    pub fn rows<E: Entry<i32>>(
         &self,
         group: u32,
         seqs: &[Seq],
-        array: &mut [i32],
+        array: &mut [E],
         stride: usize,
         deltas: &mut Vec<Delta>,
     ) -> Result<()> {
@@ -62,7 +90,13 @@ impl KvCache {
 
     /// The slots of a sequence's tokens `from .. from + out.len()`: block times the block's tokens,
     /// and the place in it. Errors: stale, no such group, a token that is not there or was trimmed.
-    pub fn slots(&self, group: u32, seq: Seq, from: u32, out: &mut [i64]) -> Result<()> {
+    pub fn slots<E: Entry<i64>>(
+        &self,
+        group: u32,
+        seq: Seq,
+        from: u32,
+        out: &mut [E],
+    ) -> Result<()> {
         let core = self.core.lock();
         let (found, per_block) = core.in_group(group, seq)?;
         let end = u32::try_from(out.len()).ok().and_then(|count| from.checked_add(count));
@@ -75,7 +109,7 @@ impl KvCache {
         }
         for (token, slot) in (from..).zip(out) {
             let block = table.blocks[(token / per_block) as usize];
-            *slot = i64::from(block) * i64::from(per_block) + i64::from(token % per_block);
+            slot.put(i64::from(block) * i64::from(per_block) + i64::from(token % per_block));
         }
         Ok(())
     }
@@ -102,26 +136,26 @@ impl KvCache {
     /// As [`KvCache::csr`] into arrays: `indptr` has one entry more than there are sequences,
     /// `last_page_len` as many. Answers how many entries `indices` needs; where it has fewer, it
     /// holds nothing of use, and the others are written all the same.
-    pub fn csr_into(
+    pub fn csr_into<E: Entry<i32>>(
         &self,
         group: u32,
         seqs: &[Seq],
-        (indptr, indices, last_page_len): (&mut [i32], &mut [i32], &mut [i32]),
+        (indptr, indices, last_page_len): (&mut [E], &mut [E], &mut [E]),
     ) -> Result<usize> {
         if indptr.len() != seqs.len() + 1 || last_page_len.len() != seqs.len() {
             return Err(KvError::OutOfRange("indptr needs one entry a sequence and one more"));
         }
         let core = self.core.lock();
         let mut end = 0;
-        indptr[0] = 0;
+        indptr[0].put(0);
         for (at, &seq) in seqs.iter().enumerate() {
             let (live, last) = core.csr_row(group, seq)?;
             if let Some(row) = indices.get_mut(end..end + live.len()) {
-                row.iter_mut().zip(live).for_each(|(entry, &block)| *entry = block as i32);
+                row.iter_mut().zip(live).for_each(|(entry, &block)| entry.put(block as i32));
             }
             end += live.len();
-            indptr[at + 1] = i32::try_from(end).map_err(|_| TOO_MANY)?;
-            last_page_len[at] = last;
+            indptr[at + 1].put(i32::try_from(end).map_err(|_| TOO_MANY)?);
+            last_page_len[at].put(last);
         }
         Ok(end)
     }
@@ -149,7 +183,13 @@ impl Core {
         Ok((&table.blocks[table.trimmed as usize..blocks as usize], last as i32))
     }
 
-    fn row(&mut self, group: u32, seq: Seq, row: &mut [i32], whole: bool) -> Result<Delta> {
+    fn row<E: Entry<i32>>(
+        &mut self,
+        group: u32,
+        seq: Seq,
+        row: &mut [E],
+        whole: bool,
+    ) -> Result<Delta> {
         let found = self.sequences.get_mut(seq)?;
         let table = found.tables.get_mut(group as usize).ok_or(NO_GROUP)?;
         let len = table.blocks.len();
@@ -163,10 +203,10 @@ impl Core {
         };
         let to = len.max(told).min(row.len());
         for (entry, &block) in row[from..].iter_mut().zip(&table.blocks[from.min(len)..]) {
-            *entry = block as i32;
+            entry.put(block as i32);
         }
         if len < to {
-            row[len..to].fill(NULL as i32);
+            row[len..to].iter_mut().for_each(|entry| entry.put(NULL as i32));
         }
         table.changed = len as u32;
         table.told = len as u32;

@@ -68,6 +68,7 @@ impl Inner {
         // What has passed since may be given back too.
         let asked = self.pass();
         let backing = all.get_mut(group as usize).ok_or(NO_GROUP)?;
+        let grows = blocks > self.cache.bounds(group)?.open;
         if blocks > backing.blocks && self.cache.may_have(group, blocks) {
             self.grow(group, blocks, backing)?;
         }
@@ -78,6 +79,13 @@ impl Inner {
             keeper::poke(self.pool.id());
         }
         drop(all);
+        if grows {
+            // It has grown: what failed besides, the next poll tries again, and tells.
+            for error in [released.err(), asked.err()].into_iter().flatten() {
+                tracing::debug!(%error, "a group has grown, and something else failed meanwhile");
+            }
+            return answer;
+        }
         released?;
         asked?;
         answer

@@ -17,7 +17,8 @@
 //! The price of contiguous addresses is the tail: a range's last page is partly empty
 //! ([`Usage::waste`]), with 2 MiB pages and Llama-3-8B in bf16 4 MiB a sequence at worst where
 //! layers lie together, 128 MiB where each has a range of its own. Nothing is shared between
-//! sequences. In the pool's callbacks, a cache whose own call runs there refuses calls. The idea is
+//! sequences. In the pool's callbacks, a cache whose own call runs there refuses calls, and so does
+//! one that another thread's call holds. The idea is
 //! vAttention's (arXiv 2405.04437). Cost: the driver's calls, one map a page
 //! and one access call a range and growth; a call that maps nothing costs a lock.
 
@@ -294,7 +295,8 @@ impl ContiguousKv {
     }
 
     /// All sequences' memory. All figures are 0 in a forked child, and in a callback of the pool
-    /// that runs inside a call of this cache.
+    /// that runs inside a call of this cache, or of another one while some thread's call holds
+    /// this.
     pub fn stats(&self) -> ContiguousStats {
         self.try_stats().unwrap_or_default()
     }

@@ -6,7 +6,9 @@
 //! is made before the next call's, so that it overwrites nothing later. Cost: a copy a
 //! block where a block's layers lie together, else one a layer.
 
-use super::{Inner, KvMemory, NO_GROUP, Result, locked};
+use super::{
+    Inner, KvMemory, MemoryError, NO_GROUP, Result, locked, wait_for_device, wait_for_stream,
+};
 use crate::error::Status;
 use crate::kv::{Copies, CopyJob, Fence, NO_FENCE};
 use crate::pool::events::Event;
@@ -37,7 +39,9 @@ impl KvMemory {
     /// # Errors
     /// A driver call's failure, or a stream that captures a graph. The copies are not lost: the
     /// next call queues all of them, and until then the work that needs them must not be queued.
-    /// On another stream that call's copies wait, on the device, for the failed one's.
+    /// On another stream that call's copies wait, on the device, for the failed one's; where that
+    /// one's stream is gone and has no event, the call waits for the device, and while a graph
+    /// capture is open it is refused instead.
     pub fn run_copies(&self, stream: u64) -> Result<(usize, Option<Fence>)> {
         self.0.run_copies(stream)
     }
@@ -58,12 +62,15 @@ impl Inner {
             }
             self.pool.outside_capture(stream)?;
             left.follow(&self.pool, stream)?;
-            let queued = self.queue_all(&left.jobs, stream);
+            let mut begun = false;
+            let queued = self.queue_all(&left.jobs, stream, &mut begun);
             let fence = match queued {
                 // The stream waits for what earlier calls queued elsewhere.
                 Ok(fence) => fence,
                 Err(error) => {
-                    left.remember(&self.pool, stream);
+                    if begun {
+                        left.remember(&self.pool, stream);
+                    }
                     return Err(error);
                 }
             };
@@ -75,9 +82,21 @@ impl Inner {
         }
     }
 
-    fn queue_all(&self, jobs: &[CopyJob], stream: u64) -> Result<Fence> {
-        jobs.iter().try_for_each(|&job| self.queue(job, stream))?;
+    /// `begun` says whether a copy was queued, also on failure.
+    fn queue_all(&self, jobs: &[CopyJob], stream: u64, begun: &mut bool) -> Result<Fence> {
+        jobs.iter().try_for_each(|&job| self.queue(job, stream, begun))?;
         self.fence_behind(&[stream])
+    }
+
+    /// Waits for copies of failed calls. Refused alone while a capture forbids it.
+    pub(super) fn await_copies(&self) -> Result<()> {
+        for earlier in &mut locked(&self.copies).earlier {
+            // Where it failed in another way the end tries again, and tells.
+            if let Err(error @ MemoryError::Again(_)) = earlier.wait(&self.pool) {
+                return Err(error);
+            }
+        }
+        Ok(())
     }
 
     /// Waits for copies of failed calls, which are nobody's any more.
@@ -97,12 +116,15 @@ impl Inner {
     }
 
     /// Queues the copies of one block.
-    fn queue(&self, job: CopyJob, stream: u64) -> Result<()> {
+    fn queue(&self, job: CopyJob, stream: u64, begun: &mut bool) -> Result<()> {
         let place = self.places.get(job.group as usize).ok_or(NO_GROUP)?;
         let (stretches, bytes) = place.pieces();
         for stretch in 0..stretches {
             let at = |block: u32| self.region.base() + place.piece(block, stretch) as usize;
-            self.pool.copy(at(job.to), at(job.from), bytes as usize, stream)?;
+            // SAFETY: the cache holds both blocks until a fence behind the copy has passed, so they
+            // are below their group's end, have memory of this region, and are the job's.
+            unsafe { self.pool.copy(at(job.to), at(job.from), bytes as usize, stream)? };
+            *begun = true;
         }
         Ok(())
     }
@@ -111,12 +133,17 @@ impl Inner {
 impl Unfinished {
     /// Has a stream wait for copies that earlier calls queued on others.
     fn follow(&mut self, pool: &Pool, stream: u64) -> Result<()> {
-        for earlier in self.earlier.iter_mut().filter(|earlier| earlier.stream != stream) {
-            earlier.mark(pool)?;
+        for earlier in &mut self.earlier {
+            if earlier.stream != stream {
+                earlier.mark(pool)?;
+            }
             match &earlier.event {
+                // Also where it is the stream's own: that one may be gone, and this another that
+                // was given its handle. On its own stream the wait costs nothing.
                 Some(event) => event.holds_back(stream)?,
+                None if earlier.stream == stream => {}
                 // The stream was destroyed before an event could be recorded.
-                None => pool.device_synchronize()?,
+                None => wait_for_device(pool)?,
             }
         }
         Ok(())
@@ -124,6 +151,7 @@ impl Unfinished {
 
     /// A call that failed may have queued copies on a stream.
     fn remember(&mut self, pool: &Pool, stream: u64) {
+        // A stream of this handle has waited for these, whosever they were (`follow`).
         self.earlier.retain(|earlier| earlier.stream != stream);
         let mut earlier = Earlier { stream, event: None };
         if let Err(error) = earlier.mark(pool) {
@@ -147,14 +175,14 @@ impl Earlier {
         Ok(())
     }
 
+    /// Waits for the copies, by whatever can be waited for.
     fn wait(&mut self, pool: &Pool) -> Result<()> {
-        let marked = self.mark(pool);
+        if let Err(error) = self.mark(pool) {
+            tracing::debug!(%error, "the stream is waited for instead of an event");
+        }
         match &self.event {
             Some(event) if event.wait().is_ok() => Ok(()),
-            _ if marked.is_err() || self.event.is_some() => {
-                Ok(pool.stream_synchronize(self.stream)?)
-            }
-            _ => Ok(pool.device_synchronize()?),
+            _ => wait_for_stream(pool, self.stream),
         }
     }
 }

@@ -63,11 +63,33 @@ impl<T> Live<T> {
     /// # Errors
     /// [`Status::InvalidArgument`] when there is none; [`Status::Forked`].
     pub fn take(&self, number: u64) -> Result<Arc<T>> {
+        self.take_when(number, |_| Ok(()))
+    }
+
+    /// [`Live::take`], unless `ready` has a reason against it: then it stays as it was.
+    ///
+    /// # Errors
+    /// As [`Live::take`], and those of `ready`.
+    pub fn take_when(&self, number: u64, ready: impl FnOnce(&T) -> Result<()>) -> Result<Arc<T>> {
         world::check_world().or_else(|error| match error.status() {
             Status::ShutDown => Ok(()),
             _ => Err(error),
         })?;
+        let found = self.all().get(&number).cloned();
+        ready(&*found.ok_or_else(|| self.unknown(number))?)?;
         let gone = self.all().remove(&number);
         gone.ok_or_else(|| self.unknown(number))
     }
+}
+
+/// Lets a memory go, once the copies that it has queued and not seen the end of are over.
+///
+/// # Errors
+/// As [`Live::take`]; [`Status::Busy`], with the memory as it was, where
+/// [`KvMemory::await_copies`] is refused.
+pub fn take_memory(number: u64) -> Result<Arc<KvMemory>> {
+    MEMORIES.take_when(number, |memory| match memory.await_copies().map_err(Error::from) {
+        Err(error) if error.status() == Status::Busy => Err(error),
+        _ => Ok(()),
+    })
 }

@@ -18,9 +18,9 @@
 //!
 //! All calls may come from any thread. Locks, outermost first: one of a memory's own, the cache's,
 //! the pool's. The pool's callbacks run under a memory's own lock where a call of its own maps or
-//! unmaps: calls of that memory that need the lock are refused there
-//! ([`MemoryError::Again`]). Cost: calls of the cache itself cost what they cost
-//! there; growing and shrinking costs the driver's calls.
+//! unmaps, or staging is made: calls of that memory that need the lock are refused there, and those
+//! of another memory while another thread's call has its lock ([`MemoryError::Again`]). Cost: calls
+//! of the cache itself cost what they cost there; growing and shrinking costs the driver's calls.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -86,7 +86,7 @@ use crate::error::{Error, Status};
 use crate::kv::{self, Fence, KvCache, Layout};
 use crate::pool::keeper::{self, Tended};
 use crate::pool::regions::Region;
-use crate::pool::{Pool, world};
+use crate::pool::{Pool, control, registry, world};
 use backing::Backing;
 use copies::Unfinished;
 use fences::Fences;
@@ -136,8 +136,9 @@ pub struct Backed {
 }
 
 /// A KV cache whose blocks have memory. See the room's page. Dropping it gives the memory back:
-/// the caller knows that no work uses it any more. In a forked child every call that takes a lock
-/// of a memory's own is refused.
+/// the caller knows that no work uses it any more. Where [`KvMemory::await_copies`] would be
+/// refused it is kept until the next memory is made or dropped after the capture's end. In a forked
+/// child every call that takes a lock of a memory's own is refused.
 #[derive(Debug)]
 pub struct KvMemory(Arc<Inner>);
 
@@ -177,6 +178,7 @@ impl KvMemory {
     /// # Errors
     /// As [`KvMemory::new`]; also for a cache in use, or behind which memory stands.
     pub fn over(pool: &Pool, cache: Arc<KvCache>, initial: &[u32]) -> Result<KvMemory> {
+        drop_kept();
         let pool = Pool::from_number(pool.id())?;
         let groups = cache.groups();
         if initial.len() != groups.len() {
@@ -260,6 +262,19 @@ impl KvMemory {
     pub fn poll(&self) -> Result<Fence> {
         self.0.poll()
     }
+
+    /// Waits for what calls of this memory have queued: copies of failed calls, and of tables. A
+    /// drop does it too, but cannot refuse.
+    ///
+    /// # Errors
+    /// [`MemoryError::Again`] where some of it has no event, its stream is gone, and a graph
+    /// capture forbids to wait for the device. What else cannot be waited for is logged by the
+    /// drop.
+    pub fn await_copies(&self) -> Result<()> {
+        world::check_world()?;
+        self.0.await_copies()?;
+        self.0.tables.lock()?.settle()
+    }
 }
 
 impl Inner {
@@ -294,8 +309,50 @@ impl Inner {
 
 impl Drop for KvMemory {
     fn drop(&mut self) {
+        if matches!(self.await_copies(), Err(MemoryError::Again(_))) {
+            tracing::warn!("a KV cache's memory is kept until a graph capture has ended");
+            locked(&KEPT).push(Arc::clone(&self.0));
+            return;
+        }
         leave_keeper(&self.0);
+        drop_kept();
     }
+}
+
+/// Memories that were dropped while a graph capture forbade to wait for their copies.
+static KEPT: Mutex<Vec<Arc<Inner>>> = Mutex::new(Vec::new());
+
+/// Ends those whose copies can be waited for by now.
+fn drop_kept() {
+    if world::check_world().is_err() {
+        return;
+    }
+    let kept = std::mem::take(&mut *locked(&KEPT));
+    // Each is dropped with the lock let go, and goes back there if it is too early still.
+    kept.into_iter().map(KvMemory).for_each(drop);
+}
+
+const IN_CAPTURE: MemoryError = MemoryError::Again(
+    "a graph capture is open, and work of a stream that is gone is to be waited for: end it first",
+);
+
+/// Waits for all work of the device, that of streams that are gone included.
+///
+/// # Errors
+/// [`MemoryError::Again`] while a graph capture is open, which the wait would end.
+fn wait_for_device(pool: &Pool) -> Result<()> {
+    match control::synchronize(registry::pool(pool.id())?, pool.id())? {
+        true => Ok(()),
+        false => Err(IN_CAPTURE),
+    }
+}
+
+/// Waits for a stream's work that has no event: as [`wait_for_device`] where it is none any more.
+fn wait_for_stream(pool: &Pool, stream: u64) -> Result<()> {
+    if pool.captures_open()? {
+        return Err(IN_CAPTURE);
+    }
+    pool.stream_synchronize(stream).or_else(|_| wait_for_device(pool))
 }
 
 /// Has the keeper look after something no more, and waits for a look under way: what its owner

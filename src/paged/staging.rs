@@ -2,12 +2,14 @@
 //!
 //! Owns the buffers and an event for each that is in flight. Promises that a buffer is written only
 //! when every copy queued from it has ended, as its event says; a buffer whose event could not be
-//! recorded is in flight until one can. When all are in flight another is made, up to a limit;
-//! then the caller is told to come again. Nothing waits but the end of the ring, which waits for
-//! what is in flight. Cost: a query a buffer that is looked at.
+//! recorded is in flight until one can, or, once its stream is gone, until the device has been
+//! waited for. When all are in flight another is made, up to a limit; then the caller is told to
+//! come again. Nothing else waits but the end of the ring, for what is in flight. Cost: a query a
+//! buffer that is looked at.
 
 use super::error::{MemoryError, Result};
-use crate::error::Error;
+use super::{wait_for_device, wait_for_stream};
+use crate::error::{Error, Status};
 use crate::pool::events::Event;
 use crate::pool::hot::SYNC_STREAM;
 use crate::pool::{Pool, devices};
@@ -109,7 +111,7 @@ impl Ring {
         address + offset
     }
 
-    /// Copies from a buffer are about to be queued on `stream`.
+    /// A copy from a buffer was queued on `stream`.
     pub(super) fn begin(&mut self, buffer: usize, stream: u64) {
         self.buffers[buffer].state = State::Unmarked(stream);
     }
@@ -117,6 +119,20 @@ impl Ring {
     /// All copies from a buffer are queued: records the event that ends its flight.
     pub(super) fn end(&mut self, pool: &Pool, buffer: usize) -> Result<()> {
         self.buffers[buffer].mark(pool).map_err(Into::into)
+    }
+
+    /// Waits until nothing reads any buffer, as far as that can be waited for. Refused alone while
+    /// a graph capture forbids a wait that is needed.
+    pub(super) fn settle(&mut self) -> Result<()> {
+        for buffer in &mut self.buffers {
+            match buffer.end(&self.pool) {
+                Ok(()) => buffer.state = State::Free,
+                Err(error @ MemoryError::Again(_)) => return Err(error),
+                // The ring's end tries again, and tells.
+                Err(_) => {}
+            }
+        }
+        Ok(())
     }
 }
 
@@ -130,7 +146,7 @@ impl Buffer {
     }
 
     /// Waits until nothing reads the buffer, by whatever can be waited for.
-    fn end(&mut self, pool: &Pool) -> std::result::Result<(), Error> {
+    fn end(&mut self, pool: &Pool) -> Result<()> {
         if let Err(error) = self.mark(pool) {
             tracing::debug!(%error, "the stream is waited for instead of an event");
         }
@@ -139,15 +155,23 @@ impl Buffer {
             State::Behind(event, _) if event.wait().is_ok() => return Ok(()),
             State::Behind(_, stream) | State::Unmarked(stream) => *stream,
         };
-        // A stream that was destroyed meanwhile is no stream any more; its work may still run.
-        pool.stream_synchronize(stream).or_else(|_| pool.device_synchronize())
+        wait_for_stream(pool, stream)
     }
 
     /// Whether nothing reads the buffer now.
     fn settle(&mut self, pool: &Pool) -> Result<bool> {
-        if let Err(error) = self.mark(pool) {
-            tracing::warn!(%error, "a staging buffer has no event yet");
-            return Ok(false);
+        match self.mark(pool) {
+            Ok(()) => {}
+            // No event will ever tell, so the device is asked; not while that would end a capture.
+            Err(error) if error.status() == Status::InvalidStream => match wait_for_device(pool) {
+                Ok(()) => self.state = State::Free,
+                Err(MemoryError::Again(_)) => return Ok(false),
+                Err(error) => return Err(error),
+            },
+            Err(error) => {
+                tracing::warn!(%error, "a staging buffer has no event yet");
+                return Ok(false);
+            }
         }
         match &self.state {
             State::Free => {}
@@ -162,7 +186,8 @@ impl Drop for Ring {
     fn drop(&mut self) {
         for mut buffer in self.buffers.drain(..) {
             let ended = buffer.end(&self.pool);
-            let freed = ended.and_then(|()| self.source.dealloc(buffer.address, SYNC_STREAM));
+            let free = || Ok(self.source.dealloc(buffer.address, SYNC_STREAM)?);
+            let freed: Result<()> = ended.and_then(|()| free());
             if let Err(error) = freed {
                 tracing::warn!(%error, "a staging buffer was not given back");
             }

@@ -83,7 +83,12 @@ impl KvMemory {
     /// # Errors
     /// No such group, or one that has a table; no rows or entries; an address that is 0 or no
     /// multiple of 4.
-    pub fn bind_table(&self, table: Table) -> Result<()> {
+    ///
+    /// # Safety
+    /// The array's `rows * stride * 4` bytes are writable by copies of the pool's device until it
+    /// is unbound and the memory's copies have ended; work that reads them, and whoever else writes
+    /// them, is ordered with the streams of the syncs.
+    pub unsafe fn bind_table(&self, table: Table) -> Result<()> {
         world::check_world()?;
         let mut tables = self.0.tables.lock()?;
         if self.0.places.get(table.group as usize).is_none() {
@@ -97,10 +102,19 @@ impl KvMemory {
     }
 
     /// Unbinds a group's table; waits for copies in flight.
+    ///
+    /// # Errors
+    /// No table; [`MemoryError::Again`], with the table as it was, where a copy has no event, its
+    /// stream is gone, and a graph capture forbids to wait for the device.
     pub fn unbind_table(&self, group: u32) -> Result<()> {
         world::check_world()?;
-        let bound = self.0.tables.lock()?.0.remove(&group);
-        bound.map(drop).ok_or(NO_TABLE)
+        let mut tables = self.0.tables.lock()?;
+        tables.0.get_mut(&group).ok_or(NO_TABLE)?.ring.settle()?;
+        let bound = tables.0.remove(&group);
+        // Its staging goes back to the pool without the lock.
+        drop(tables);
+        drop(bound);
+        Ok(())
     }
 
     /// Row `i` of the group's table becomes `seqs[i]`'s; rows behind are null blocks. Queues copies
@@ -109,7 +123,8 @@ impl KvMemory {
     /// # Errors
     /// [`MemoryError::Again`] when all staging buffers are in flight; more sequences than rows; a
     /// stale sequence, or one with more blocks than a row; a driver call's failure; a stream that
-    /// captures a graph. No change is lost, but part of it may have been sent.
+    /// captures a graph. No change is lost, but part of it may have been sent. Waits for the device
+    /// where a call failed after it had queued copies and its stream is gone since.
     pub fn sync_table(&self, group: u32, seqs: &[Seq], stream: u64) -> Result<Synced> {
         world::check_world()?;
         let mut tables = self.0.tables.lock()?;
@@ -130,6 +145,13 @@ impl KvMemory {
 const NO_TABLE: MemoryError = MemoryError::Invalid("the group has no table: bind one first");
 const BAD_TABLE: MemoryError =
     MemoryError::Invalid("a table needs rows, entries, and an address that is a multiple of 4");
+
+impl Tables {
+    /// As [`Ring::settle`], for all tables.
+    pub(super) fn settle(&mut self) -> Result<()> {
+        self.0.values_mut().try_for_each(|bound| bound.ring.settle())
+    }
+}
 
 impl Bound {
     fn new(pool: &Pool, table: Table) -> Result<Bound> {
@@ -242,9 +264,12 @@ impl Bound {
                 used += len;
                 (at, sent) = if from + len == to { (at + 1, 0) } else { (at, sent + len) };
             }
-            self.ring.begin(buffer, stream);
             for (to, from, bytes) in staged {
-                inner.pool.copy(to, from, bytes, stream)?;
+                // SAFETY: `to` is in the array, as the binding's caller promised; `from` in a
+                // buffer of the ring that nobody writes before its copies have ended.
+                unsafe { inner.pool.copy(to, from, bytes, stream)? };
+                // From here on it is in flight; a refused copy reads nothing.
+                self.ring.begin(buffer, stream);
                 copies += 1;
             }
             self.ring.end(&inner.pool, buffer)?;

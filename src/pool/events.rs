@@ -50,8 +50,12 @@ impl Pool {
     }
 
     /// Queues a copy of `bytes` between addresses of the device or of pinned host memory, in
-    /// `stream`'s order. The caller keeps both ranges until it is made.
-    pub fn copy(&self, to: usize, from: usize, bytes: usize, stream: u64) -> Result<()> {
+    /// `stream`'s order.
+    ///
+    /// # Safety
+    /// Until it is made both ranges stay mapped and are the caller's: nobody else writes `from`'s,
+    /// or reads or writes `to`'s, save in `stream`'s order.
+    pub unsafe fn copy(&self, to: usize, from: usize, bytes: usize, stream: u64) -> Result<()> {
         let driver = self.driver()?;
         let stream = StreamHandle(if stream == 1 { 0 } else { stream });
         driver.copy(to, from, bytes, stream).map_err(driver_error)

@@ -13,6 +13,7 @@ use super::runner::{self, Hot, NOT_LIVE, Runner};
 use super::script::Script;
 use super::totals::Totals;
 use crate::base::handles::Handles;
+use crate::driver::StreamHandle;
 use crate::error::{Error, Result, Status};
 use crate::plan::recording::LANES_MAX;
 use crate::plan::{Options, Plan};
@@ -365,17 +366,34 @@ impl Binding {
         Ok(at)
     }
 
-    /// Makes every lane wait for all lanes of the step before.
+    /// Makes every lane wait for all lanes of the step before; waits for the device where a stream
+    /// of that is gone untold.
     fn order(&self, state: &mut State, streams: &[u64]) -> Result<()> {
-        if state.lost_track {
-            if !control::synchronize(self.shared, self.pool.id())? {
-                return Err(busy("a graph capture is open, and an earlier step is to be awaited"));
+        let in_order = |last: &[Stamp]| {
+            // Also tells a stream that is none.
+            streams.iter().try_for_each(|&stream| self.pool.wait_for_points(stream, last))
+        };
+        if !state.lost_track {
+            let ordered = in_order(&state.last);
+            if !ordered.as_ref().is_err_and(|error| error.status() == Status::InvalidStream) {
+                return ordered;
             }
-            state.lost_track = false;
-            state.last.clear();
+            let driver = self.pool.driver()?;
+            for &stream in streams {
+                let checked = driver.stream_check(StreamHandle(stream_name(stream)));
+                // It is one of these, then: nothing is to be waited for.
+                checked.map_err(control::driver_error)?;
+            }
+            state.lost_track = true;
         }
-        // Also tells a stream that is none.
-        streams.iter().try_for_each(|&stream| self.pool.wait_for_points(stream, &state.last))
+        if !control::synchronize(self.shared, self.pool.id())? {
+            return Err(busy("a graph capture is open, and an earlier step is to be awaited"));
+        }
+        state.lost_track = false;
+        // A graph that has the region's addresses may run again.
+        let captured = |point: &Stamp| self.pool.any_captured(&[*point]).unwrap_or(true);
+        state.last.retain(captured);
+        in_order(&state.last)
     }
 
     /// Ends the open step. `all`: planned buffers that are live are given up; so they are when the

@@ -164,6 +164,36 @@ void memory_that_lacks_is_a_value() {
   CHECK(one.usage().tokens == 256 && two.usage().tokens == 256);
 }
 
+forebay_kv_memory_t memory_behind(const forebay::kv_cache &cache, const forebay::pool &pool) {
+  const std::uint32_t initial = 4;
+  forebay_kv_memory_t memory = nullptr;
+  forebay::check(forebay_kv_memory_create(cache.get(), pool.get(), &initial, 1, &memory));
+  return memory;
+}
+
+/// A cache behind which memory stands does not end, and is not lost.
+void a_cache_ends_after_its_memory() {
+  const forebay::pool pool;
+  forebay::kv_cache cache(one_group(4));
+  forebay_kv_memory_t memory = memory_behind(cache, pool);
+  const forebay_kv_t handle = cache.get();
+  cache.reset();
+  CHECK(cache.get() == handle && cache.counts().total == 4);
+  // What cannot end goes to the other side.
+  forebay::kv_cache other(one_group(9));
+  cache = std::move(other);
+  CHECK(cache.counts().total == 9 && other.get() == handle);
+  forebay::check(forebay_kv_memory_destroy(memory));
+  other = std::move(cache);
+  CHECK(other.counts().total == 9 && !cache);
+  CHECK(forebay_kv_destroy(handle, nullptr) == FOREBAY_ERROR_INVALID_ARGUMENT);
+  forebay::kv_cache &same = other;
+  other = std::move(same);
+  CHECK(other.counts().total == 9);
+  other.reset();
+  CHECK(!other);
+}
+
 void wrong_use_throws() {
   refused(FOREBAY_ERROR_INVALID_ARGUMENT,
           [] { forebay::kv_cache made(std::vector<forebay_kv_group>{}); });
@@ -183,6 +213,7 @@ int main() {
   forks_copy_what_they_write();
   contiguous_sequences_end_with_their_objects();
   memory_that_lacks_is_a_value();
+  a_cache_ends_after_its_memory();
   wrong_use_throws();
   return shown("caches and sequences are owned by their objects");
 }

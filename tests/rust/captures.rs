@@ -5,7 +5,7 @@
 use forebay::config::{Config, DebugChecks, FreeMode};
 use forebay::driver::faulty::{CallSet, Fault, FaultyDriver};
 use forebay::driver::host::{HostDriver, HostOptions};
-use forebay::driver::{Code, Driver, StreamHandle};
+use forebay::driver::{Call, Code, Driver, StreamHandle};
 use forebay::error::Status;
 use forebay::pool::hot::SYNC_STREAM;
 use forebay::pool::{Pool, Settings, buffers, capture, hot};
@@ -99,7 +99,8 @@ fn a_kv_cache_leaves_a_capture_alone() {
     let address = pool.alloc(4096, stream).expect("fits");
     let table =
         Table { group: 0, address, rows: 2, stride: 8, staging_bytes: 0, staging_buffers: 0 };
-    memory.bind_table(table).expect("a group");
+    // SAFETY: a block of the pool's that is the test's own and outlives the binding.
+    unsafe { memory.bind_table(table).expect("a group") };
     let number = capture::begin(stream).expect("a stream of the device");
     let page = 2 * MIB as u64;
     let shrunk = memory.resize(0, 4).expect("it waits");
@@ -122,6 +123,119 @@ fn a_kv_cache_leaves_a_capture_alone() {
     cache.free(&seqs, NO_FENCE).expect("open");
     drop(memory);
     pool.dealloc(address, stream).expect("live");
+}
+
+/// A wait for the device would end an open capture: what needs one, because a stream is gone
+/// without an event behind its copies, is refused until the capture has ended.
+#[test]
+fn a_kv_cache_waits_for_no_device_while_a_capture_is_open() {
+    use forebay::kv::{self, NO_FENCE, Open, Seq, Tokens};
+    use forebay::paged::tables::Table;
+    use forebay::paged::{KvMemory, MemoryConfig, handles};
+    let _alone = alone();
+    let options = HostOptions { total_bytes: 64 * MIB, ..HostOptions::default() };
+    let device = Arc::new(FaultyDriver::new(Arc::new(HostDriver::new(options).expect("a device"))));
+    let settings = Settings::resolve(&Config::default(), 64 * MIB as u64, true);
+    let pool = Pool::with_driver(device.clone() as Arc<dyn Driver>, settings).expect("a pool");
+    let s: Vec<u64> = (0..24).map(|_| device.stream_create().expect("a stream").0).collect();
+    let geometry = kv::Geometry {
+        layers: 1,
+        heads: 8,
+        key_size: 128,
+        value_size: 128,
+        block_tokens: 16,
+        element: kv::Element::Bf16,
+        content: kv::Content::Attention { window: 0 },
+        order: kv::Order::BlockOuter,
+    };
+    let kv = kv::Config { prefixes: false, ..kv::Config::new(geometry, 100) };
+    let memory = KvMemory::new(&pool, MemoryConfig { kv, initial: vec![100] }).expect("memory");
+    let cache = Arc::clone(memory.cache());
+    let number = handles::MEMORIES.keep(memory).expect("room");
+    let memory = handles::MEMORIES.get(number).expect("kept");
+    let address = pool.alloc(4096, 0).expect("fits");
+    let table =
+        Table { group: 0, address, rows: 2, stride: 8, staging_bytes: 0, staging_buffers: 0 };
+    // SAFETY: a block of the pool's that is the test's own and outlives the binding.
+    unsafe { memory.bind_table(table).expect("a group") };
+    let mut seqs = [cache.open(Open::default()).expect("room"), Seq::from_raw(0)];
+    cache.append(seqs[0], Tokens::Count(8)).expect("a block");
+    cache.fork(seqs[0], 8, &mut seqs[1..]).expect("room");
+    cache.append(seqs[1], Tokens::Count(1)).expect("a block, by a copy");
+    // A refused copy leaves nothing to be waited for.
+    memory.run_copies(0xdead_0000).expect_err("no stream");
+    memory.await_copies().expect("there is nothing");
+    assert_eq!(device.count(Call::EventSynchronize), 0);
+    // The copies are queued, but their events fail; then their streams go.
+    device.fail(Fault::from_then_on(CallSet::of(&[Call::EventRecord]), 1));
+    memory.run_copies(s[20]).expect_err("no event");
+    memory.sync_table(0, &seqs, s[21]).expect_err("no event");
+    device.clear_faults();
+    device.stream_destroy(StreamHandle(s[20])).expect("a stream");
+    device.stream_destroy(StreamHandle(s[21])).expect("a stream");
+    let capture = capture::begin(s[22]).expect("a stream of the device");
+    // Also a wait that succeeds would end it.
+    device.reset_counts();
+    assert_eq!(memory.run_copies(s[23]).expect_err("it would wait").status(), Status::Busy);
+    assert_eq!(memory.unbind_table(0).expect_err("it would wait").status(), Status::Busy);
+    assert_eq!(handles::take_memory(number).expect_err("it would wait").status(), Status::Busy);
+    assert_eq!(memory.await_copies().expect_err("it would wait").status(), Status::Busy);
+    assert_eq!(device.count(Call::StreamSynchronize) + device.count(Call::EventRecord), 0);
+    assert_eq!(memory.staging(0).expect("still bound").in_flight, 1);
+    capture::end(capture).expect("open");
+    assert_eq!(memory.run_copies(s[23]).expect("it waits").0, 1, "it was not lost");
+    memory.unbind_table(0).expect("it waits");
+    capture::release(capture).expect("ended");
+    cache.free(&seqs, NO_FENCE).expect("open");
+    drop((memory, handles::take_memory(number).expect("nothing is to be waited for")));
+    pool.dealloc(address, 0).expect("live");
+    assert_eq!(pool.stats().expect("alive").region_bytes, 0);
+}
+
+/// A memory that is dropped where it may not wait is kept, and ends with the next one.
+#[test]
+fn a_kv_cache_that_ends_while_a_capture_is_open_is_kept_until_later() {
+    use forebay::kv::{self, Open, Seq, Tokens};
+    use forebay::paged::{KvMemory, MemoryConfig};
+    let _alone = alone();
+    let options = HostOptions { total_bytes: 64 * MIB, ..HostOptions::default() };
+    let device = Arc::new(FaultyDriver::new(Arc::new(HostDriver::new(options).expect("a device"))));
+    let settings = Settings::resolve(&Config::default(), 64 * MIB as u64, true);
+    let pool = Pool::with_driver(device.clone() as Arc<dyn Driver>, settings).expect("a pool");
+    let s: Vec<u64> = (0..28).map(|_| device.stream_create().expect("a stream").0).collect();
+    let geometry = kv::Geometry {
+        layers: 32,
+        heads: 8,
+        key_size: 128,
+        value_size: 128,
+        block_tokens: 16,
+        element: kv::Element::Bf16,
+        content: kv::Content::Attention { window: 0 },
+        order: kv::Order::BlockOuter,
+    };
+    let made = || {
+        let kv = kv::Config { prefixes: false, ..kv::Config::new(geometry, 8) };
+        KvMemory::new(&pool, MemoryConfig { kv, initial: vec![4] }).expect("memory")
+    };
+    let memory = made();
+    let cache = Arc::clone(memory.cache());
+    let mut seqs = [cache.open(Open::default()).expect("room"), Seq::from_raw(0)];
+    cache.append(seqs[0], Tokens::Count(8)).expect("a block");
+    cache.fork(seqs[0], 8, &mut seqs[1..]).expect("room");
+    cache.append(seqs[1], Tokens::Count(1)).expect("a block, by a copy");
+    device.fail(Fault::from_then_on(CallSet::of(&[Call::EventRecord]), 1));
+    memory.run_copies(s[26]).expect_err("no event");
+    device.clear_faults();
+    device.stream_destroy(StreamHandle(s[26])).expect("a stream");
+    let capture = capture::begin(s[27]).expect("a stream of the device");
+    drop(memory);
+    let other = made();
+    capture::end(capture).expect("open");
+    capture::release(capture).expect("ended");
+    let page = 2 * MIB as u64;
+    assert_eq!(pool.stats().expect("alive").region_bytes, 8 * page, "it is there still");
+    drop(other);
+    assert_eq!(pool.stats().expect("alive").region_bytes, 0);
 }
 
 /// Captures reach every pool of the process: one test at a time.

@@ -22,7 +22,8 @@ use forebay::config::Config;
 use forebay::driver::Driver;
 use forebay::driver::host::{HostDriver, HostOptions};
 use forebay::kv::{self, Content, Element, Geometry, KvCache, Open, Order, Seq, Tokens};
-use forebay::paged::{KvMemory, MemoryConfig};
+use forebay::paged::tables::Table;
+use forebay::paged::{KvMemory, MemoryConfig, MemoryError};
 use forebay::pool::{Pool, Settings};
 use std::sync::Arc;
 
@@ -69,6 +70,12 @@ fn host_pool(options: HostOptions, streams: usize) -> (Arc<HostDriver>, Pool, Ve
 fn memory(pool: &Pool, geometry: Geometry, most: u32, initial: u32) -> KvMemory {
     let kv = kv::Config { prefixes: false, ..kv::Config::new(geometry, most) };
     KvMemory::new(pool, MemoryConfig { kv, initial: vec![initial] }).expect("memory")
+}
+
+/// Binds a table of the test's own.
+fn bind(memory: &KvMemory, table: Table) -> Result<(), MemoryError> {
+    // SAFETY: each test binds a block of its pool's, which it keeps, or syncs nothing.
+    unsafe { memory.bind_table(table) }
 }
 
 /// A sequence of so many tokens.

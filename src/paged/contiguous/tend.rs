@@ -37,7 +37,8 @@ impl Inner {
                 continue;
             }
             if slot.state == State::Leaving {
-                slot.state = State::Free;
+                // What it has beyond its tokens is what it keeps now.
+                (slot.state, slot.excess) = (State::Free, false);
                 slots.free.push(at);
             } else if slot.state == State::Open && slot.excess {
                 let keep = self.rows(self.ahead_of(slot.tokens));
@@ -88,5 +89,55 @@ impl Tended for Inner {
             tracing::debug!(%error, "contiguous sequences are looked at again later");
         }
         self.is_waiting().then_some(Duration::from_millis(5))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{ContiguousConfig, ContiguousKv};
+    use super::*;
+    use crate::config::Config;
+    use crate::driver::host::{HostDriver, HostOptions};
+    use crate::kv::{Content, Element, Geometry, Order};
+    use crate::pool::{Pool, Settings};
+    use std::sync::Arc;
+
+    /// An end behind tokens that were taken back leaves nothing to look after once it has passed.
+    #[test]
+    fn a_sequence_that_has_left_is_waited_for_no_more() {
+        let bytes = 64 << 20;
+        let driver = HostDriver::new(HostOptions { total_bytes: bytes, ..HostOptions::default() });
+        let mut settings = Settings::resolve(&Config::default(), bytes as u64, true);
+        settings.keeper = false;
+        let pool = Pool::with_driver(Arc::new(driver.expect("a host device")), settings);
+        let pool = pool.expect("a pool");
+        let geometry = Geometry {
+            layers: 32,
+            heads: 8,
+            key_size: 128,
+            value_size: 128,
+            block_tokens: 16,
+            element: Element::Bf16,
+            content: Content::Attention { window: 0 },
+            order: Order::BlockOuter,
+        };
+        let config = ContiguousConfig {
+            groups: vec![geometry],
+            max_sequences: 2,
+            max_tokens: 4096,
+            ahead_tokens: 0,
+            keep_pages: 8,
+        };
+        let kv = ContiguousKv::new(&pool, config).expect("it makes sense");
+        assert_eq!(kv.0.tend(), None);
+        let seq = kv.open().expect("room");
+        kv.ensure(&[(seq, 96)]).1.expect("room");
+        let fence = kv.fence_at(1).expect("alive");
+        kv.truncate(seq, 8, fence).expect("it has them");
+        kv.free(&[seq], fence).expect("open");
+        assert!(kv.0.tend().is_some(), "the fence has not passed");
+        kv.reach(1).expect("alive");
+        assert_eq!(kv.0.tend(), None);
+        assert_eq!(kv.stats().leaving, 0);
     }
 }

@@ -308,7 +308,8 @@ fn tables() {
         staging_bytes: 512,
         staging_buffers: 40,
     };
-    memory.bind_table(table).expect("it makes sense");
+    // SAFETY: the array is memory of the test of this length until after the unbinding.
+    unsafe { memory.bind_table(table) }.expect("it makes sense");
     let mut seqs: Vec<Seq> = (1..20).map(|at| sequence(cache, at * 3)).collect();
     memory.sync_table(0, &seqs, stream).expect("staging");
     assert_eq!(array(&d, at, ROWS * STRIDE, stream), expected(cache, &seqs, ROWS, STRIDE));
@@ -357,7 +358,8 @@ fn pinned_table() {
     d.sim.ok("cuMemHostAlloc", &[&raw mut host as usize, 4096, 0]);
     let table =
         Table { group: 0, address: host, rows: 8, stride: 8, staging_bytes: 0, staging_buffers: 0 };
-    memory.bind_table(table).expect("it makes sense");
+    // SAFETY: the array is memory of the test of this length until after the unbinding.
+    unsafe { memory.bind_table(table) }.expect("it makes sense");
     let seqs: Vec<Seq> = (1..8).map(|at| sequence(cache, at * 16)).collect();
     memory.sync_table(0, &seqs, stream).expect("staging");
     assert_eq!(array(&d, host, 64, stream), expected(cache, &seqs, 8, 8));
@@ -473,7 +475,8 @@ fn calls_fail() {
     let table =
         Table { group: 0, address: at, rows: 8, stride: 8, staging_bytes: 0, staging_buffers: 0 };
     memory.resize(0, 20).expect("room");
-    memory.bind_table(table).expect("it makes sense");
+    // SAFETY: the array is memory of the test of this length until after the unbinding.
+    unsafe { memory.bind_table(table) }.expect("it makes sense");
     for call in ["cuMemcpyAsync", "cuEventRecord"] {
         cache.append(seq, Tokens::Count(16)).expect("a block");
         attempt(call, &mut || memory.sync_table(0, &[seq], stream).is_ok());

@@ -1,7 +1,7 @@
 //! Wrong use is an error with a reason, and changes nothing.
 
 use crate::device;
-use crate::{MIB, llama, memory, sequence};
+use crate::{MIB, bind, llama, memory, sequence};
 use forebay::driver::Driver;
 use forebay::error::Status;
 use forebay::kv::{self, Geometry, KvCache, KvError, Order};
@@ -118,7 +118,7 @@ fn tables_that_cannot_be_are_refused() {
     let good =
         Table { group: 0, address, rows: 2, stride: 3, staging_bytes: 0, staging_buffers: 0 };
     let refused = |table: Table| {
-        let answer = memory.bind_table(table);
+        let answer = bind(&memory, table);
         assert!(matches!(answer, Err(MemoryError::Invalid(_))), "{table:?}: {answer:?}");
     };
     refused(Table { group: 1, ..good });
@@ -131,7 +131,7 @@ fn tables_that_cannot_be_are_refused() {
     assert!(matches!(memory.sync_table(0, &[], 0), Err(MemoryError::Invalid(_))));
     assert!(matches!(memory.unbind_table(0), Err(MemoryError::Invalid(_))));
     assert!(matches!(memory.staging(0), Err(MemoryError::Invalid(_))));
-    memory.bind_table(good).expect("it is one");
+    bind(&memory, good).expect("it is one");
     refused(good);
     let cache = memory.cache();
     let seqs = [0, 1, 2].map(|_| sequence(cache, 1));
@@ -146,8 +146,7 @@ fn tables_that_cannot_be_are_refused() {
     memory.sync_table(0, &seqs[..2], 0).expect("all is well");
     memory.unbind_table(0).expect("bound");
     // Staging that can never hold the first sync.
-    memory
-        .bind_table(Table { staging_bytes: 4, staging_buffers: 5, ..good })
+    bind(&memory, Table { staging_bytes: 4, staging_buffers: 5, ..good })
         .expect("six entries in buffers of one");
     assert!(matches!(memory.sync_table(0, &seqs[..2], 0), Err(MemoryError::Invalid(_))));
     drop(memory);

@@ -2,15 +2,16 @@
 //! nothing late is overwritten, nothing is lost.
 
 use crate::device::{self, Watched};
-use crate::{MIB, blocks_of, host_pool, llama, memory, sequence};
+use crate::{MIB, bind, blocks_of, host_pool, llama, memory, sequence};
 use forebay::config::Move;
 use forebay::driver::faulty::{CallSet, Fault};
 use forebay::driver::host::HostOptions;
 use forebay::driver::{Call, Driver, StreamHandle};
+use forebay::error::Status;
 use forebay::kv::{self, KvCache, KvError, NO_FENCE, Open, Order, Seq, Tokens};
 use forebay::paged::contiguous::{ContiguousConfig, ContiguousKv};
 use forebay::paged::tables::Table;
-use forebay::paged::{KvMemory, MemoryError};
+use forebay::paged::{Backed, KvMemory, MemoryError};
 use forebay::pool::Pool;
 use std::sync::Arc;
 use std::time::Duration;
@@ -107,6 +108,21 @@ fn a_stream_that_ended_after_a_failure_stops_no_copies() {
     device::end(&driver, pool, &s[1..]);
 }
 
+/// A stream that was made since may have the handle of the one that the copies are on.
+#[test]
+fn a_stream_of_the_same_handle_waits_for_a_failed_calls_copies_too() {
+    let (driver, pool, s, memory, _, _) = failed_copy(true);
+    driver.reset_counts();
+    assert_eq!(memory.run_copies(s[0]).expect("the fault is over").0, 1);
+    assert_eq!(driver.count(Call::StreamWait), 1, "a handle tells no streams apart");
+    driver.inner().unhold(StreamHandle(s[0])).expect("a stream");
+    driver.inner().quiesce();
+    assert_eq!(memory.run_copies(s[0]).expect("none are left").0, 0);
+    assert_eq!(driver.count(Call::StreamWait), 1);
+    drop(memory);
+    device::end(&driver, pool, &s);
+}
+
 #[test]
 fn an_end_waits_for_copies_of_failed_calls_and_keeps_no_block() {
     let (driver, pool, s, memory, seq, fork) = failed_copy(true);
@@ -160,7 +176,7 @@ fn staging_is_given_back_though_a_wait_fails() {
     let table = Table { group: 0, address, rows: 4, stride: 8, staging_bytes, staging_buffers };
     for calls in [Call::EventSynchronize, Call::EventRecord] {
         let before = pool.stats().expect("alive").live_bytes;
-        memory.bind_table(table).expect("it makes sense");
+        bind(&memory, table).expect("it makes sense");
         if calls == Call::EventRecord {
             driver.fail(Fault::from_then_on(CallSet::of(&[calls]), 1));
             assert!(memory.sync_table(0, &[seq], s[0]).is_err());
@@ -255,4 +271,34 @@ fn pages_at_hand_are_mapped_ahead_at_the_soft_limit() {
     assert!(kv.stats().mapped_ahead > 0, "{:?}", kv.stats());
     drop(kv);
     device::end(&driver, pool, &[]);
+}
+
+/// A growth that has happened is answered so, whatever failed besides: the next poll tells that.
+#[test]
+fn growing_answers_for_the_growth_alone() {
+    let (driver, pool) = device::small_pool(64 * MIB);
+    let stream = driver.stream_create().expect("a stream").0;
+    let memory = memory(&pool, llama(Order::BlockOuter), 16, 4);
+    memory.fence(&[stream]).expect("a stream");
+    driver.fail(Fault::from_then_on(CallSet::of(&[Call::EventQuery]), 1));
+    let backed = Backed { open: 8, backed: 8, bytes: 8 * PAGE };
+    assert_eq!(memory.resize(0, 8).expect("it has grown"), backed);
+    assert_eq!(memory.poll().expect_err("the event cannot be asked").status(), Status::Driver);
+    driver.clear_faults();
+    memory.poll().expect("no fault");
+    // Pages that could not be given back when it shrank are tried again when it grows.
+    driver.fail(Fault::from_then_on(CallSet::of(&[Call::Unmap]), 1));
+    assert_eq!(memory.resize(0, 2).expect_err("pages stay").status(), Status::MappingLimit);
+    assert_eq!(memory.resize(0, 4).expect("it has memory").open, 4);
+    assert_eq!(memory.poll().expect_err("pages stay").status(), Status::MappingLimit);
+    driver.clear_faults();
+    memory.poll().expect("no fault");
+    assert_eq!(memory.backed(0).expect("a group"), Backed { open: 4, backed: 4, bytes: 4 * PAGE });
+    // A shrinking tells what failed with it.
+    memory.fence(&[stream]).expect("a stream");
+    driver.fail(Fault::once(CallSet::of(&[Call::EventQuery]), 1));
+    assert_eq!(memory.resize(0, 2).expect_err("not all was looked at").status(), Status::Driver);
+    assert_eq!(memory.backed(0).expect("a group").open, 2);
+    drop(memory);
+    device::end(&driver, pool, &[stream]);
 }

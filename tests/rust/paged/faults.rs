@@ -3,7 +3,7 @@
 //! once the faults are gone the next calls work.
 
 use crate::device::{self, Watched, check_books};
-use crate::{block_holds, blocks_of, small, write_block};
+use crate::{bind, block_holds, blocks_of, small, write_block};
 use forebay::driver::faulty::{CallSet, Fault, Times};
 use forebay::driver::host::HostOptions;
 use forebay::driver::{Call, Code, Driver, StreamHandle};
@@ -359,7 +359,7 @@ fn copies_and_tables() {
         let (rows, stride) = (8, 16);
         let (staging_bytes, staging_buffers) = (256, 6);
         let table = Table { group: 0, address, rows, stride, staging_bytes, staging_buffers };
-        stage.memory().bind_table(table).expect("no fault yet");
+        bind(stage.memory(), table).expect("no fault yet");
     };
     let kinds = [Call::Copy, Call::EventCreate, Call::EventRecord, Call::EventQuery];
     sweep(Order::BlockOuter, prepare, sending, &kinds);

@@ -2,14 +2,16 @@
 //! written while a copy from it is in flight.
 
 use crate::device::{self, Random, seed};
-use crate::{MIB, host_pool, memory, sequence, small};
+use crate::{MIB, bind, host_pool, memory, sequence, small};
 use forebay::driver::faulty::{CallSet, Fault};
 use forebay::driver::host::{HostDriver, HostOptions};
-use forebay::driver::{Call, Driver};
-use forebay::kv::{Csr, KvCache, KvError, NO_FENCE, Open, Order, Seq, Tokens};
+use forebay::driver::{Call, Driver, StreamHandle};
+use forebay::error::Status;
+use forebay::kv::{self, Csr, Delta, KvCache, KvError, NO_FENCE, Open, Order, Seq, Tokens};
 use forebay::paged::tables::{Staging, Synced, Table};
 use forebay::paged::{KvMemory, MemoryError};
 use forebay::pool::Pool;
+use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 const ROWS: u32 = 8;
@@ -65,7 +67,7 @@ fn a_step_sends_what_has_changed() {
     let (driver, pool, stream) = late();
     let memory = memory(&pool, small(Order::BlockOuter), 60, 60);
     let (cache, table) = (memory.cache(), table(&pool));
-    memory.bind_table(table).expect("a group");
+    bind(&memory, table).expect("a group");
     let seqs = [sequence(cache, 7), sequence(cache, 1)];
     // At first all of it: 96 entries in three buffers of 32.
     let first = memory.sync_table(0, &seqs, stream).expect("no fault");
@@ -88,7 +90,7 @@ fn rows_follow_their_sequences() {
     let (driver, pool, stream) = late();
     let memory = memory(&pool, small(Order::BlockOuter), 60, 60);
     let (cache, table) = (memory.cache(), table(&pool));
-    memory.bind_table(table).expect("a group");
+    bind(&memory, table).expect("a group");
     let (a, b, c) = (sequence(cache, 17), sequence(cache, 5), sequence(cache, 9));
     let empty = cache.open(Open::default()).expect("room");
     let steps: [&[Seq]; 9] =
@@ -115,7 +117,7 @@ fn staging_in_flight_is_not_written_and_the_call_says_again() {
     let (driver, pool, stream) = late();
     let memory = memory(&pool, small(Order::BlockOuter), 60, 60);
     let (cache, table) = (memory.cache(), table(&pool));
-    memory.bind_table(table).expect("a group");
+    bind(&memory, table).expect("a group");
     let seqs = [sequence(cache, 1)];
     memory.sync_table(0, &seqs, stream).expect("three buffers");
     let mut sent = vec![expected(cache, &seqs)];
@@ -153,7 +155,7 @@ fn staging_without_an_event_is_not_written() {
     let stream = driver.stream_create().expect("a stream").0;
     let memory = memory(&pool, small(Order::BlockOuter), 60, 60);
     let (cache, table) = (memory.cache(), table(&pool));
-    memory.bind_table(Table { staging_bytes: 384, staging_buffers: 2, ..table }).expect("a group");
+    bind(&memory, Table { staging_bytes: 384, staging_buffers: 2, ..table }).expect("a group");
     let seqs = [sequence(cache, 1)];
     driver.fail(Fault::from_then_on(CallSet::of(&[Call::EventRecord]), 1));
     memory.sync_table(0, &seqs, stream).expect_err("no event");
@@ -174,6 +176,63 @@ fn staging_without_an_event_is_not_written() {
     device::end(&driver, pool, &[stream]);
 }
 
+/// A stream that is none, or is gone, costs no staging buffer for good.
+#[test]
+fn staging_comes_back_from_streams_that_are_gone() {
+    let driver = device::device(HostOptions { total_bytes: 32 * MIB, ..Default::default() });
+    let pool = device::pool(&driver, device::settings(&driver));
+    let memory = memory(&pool, small(Order::BlockOuter), 60, 60);
+    let (cache, table) = (memory.cache(), table(&pool));
+    bind(&memory, Table { staging_bytes: 384, staging_buffers: 2, ..table }).expect("a group");
+    let seqs = [sequence(cache, 1)];
+    // A refused copy reads no buffer.
+    for _ in 0..5 {
+        let refused = memory.sync_table(0, &seqs, 0xdead_0000).expect_err("no stream");
+        assert_eq!(refused.status(), Status::InvalidStream, "{refused}");
+        let staging = memory.staging(0).expect("bound");
+        assert_eq!(staging, Staging { buffers: 1, in_flight: 0 });
+    }
+    // Of copies that are queued no event tells, once their stream is gone: the device is waited
+    // for.
+    driver.fail(Fault::from_then_on(CallSet::of(&[Call::EventRecord]), 1));
+    let gone = [0, 1].map(|_| driver.stream_create().expect("a stream").0);
+    for stream in gone {
+        memory.sync_table(0, &seqs, stream).expect_err("no event");
+    }
+    driver.clear_faults();
+    assert_eq!(memory.staging(0).expect("bound"), Staging { buffers: 2, in_flight: 2 });
+    for stream in gone {
+        driver.stream_destroy(StreamHandle(stream)).expect("a stream");
+    }
+    let stream = driver.stream_create().expect("a stream").0;
+    for _ in 0..3 {
+        memory.sync_table(0, &seqs, stream).expect("one of two is free");
+        driver.inner().quiesce();
+        assert_eq!(read(&table), expected(cache, &seqs));
+        cache.append(seqs[0], Tokens::Count(4)).expect("a block");
+    }
+    assert_eq!(memory.staging(0).expect("bound").buffers, 2);
+    drop(memory);
+    pool.dealloc(table.address, 0).expect("live");
+    device::end(&driver, pool, &[stream]);
+}
+
+/// What C gives to be written may hold nothing yet; Miri tells if it were read.
+#[test]
+fn arrays_need_not_hold_numbers_before() {
+    let cache = KvCache::new(kv::Config::new(small(Order::BlockOuter), 9)).expect("it makes sense");
+    let seq = sequence(&cache, 6);
+    let mut slots = [const { MaybeUninit::<i64>::uninit() }; 3];
+    cache.slots(0, seq, 3, &mut slots).expect("they are there");
+    let mut row = [const { MaybeUninit::<i32>::uninit() }; 4];
+    assert_eq!(cache.row(0, seq, &mut row, true).expect("it fits"), Delta { from: 0, to: 4 });
+    // SAFETY: the calls have written all of both.
+    let (slots, row) = unsafe { (slots.map(|s| s.assume_init()), row.map(|e| e.assume_init())) };
+    let (first, second) = (i64::from(row[0]), i64::from(row[1]));
+    assert_eq!(slots, [first * 4 + 3, second * 4, second * 4 + 1]);
+    assert!(first != second && row[2..] == [0, 0], "{row:?}");
+}
+
 #[test]
 fn random_steps_leave_the_table_as_the_cache_says() {
     let seed = seed(3);
@@ -181,7 +240,7 @@ fn random_steps_leave_the_table_as_the_cache_says() {
         let (driver, pool, stream) = late();
         let memory = memory(&pool, small(Order::BlockOuter), 60, 60);
         let (cache, table) = (memory.cache(), table(&pool));
-        memory.bind_table(table).expect("a group");
+        bind(&memory, table).expect("a group");
         let mut rng = Random(seed);
         let mut live: Vec<Seq> = Vec::new();
         for _ in 0..200 {

@@ -6,6 +6,7 @@ use crate::astray::Bound;
 use crate::common::Random;
 use crate::model::{By, Op, Rig, play, random_step, record, step_alloc, step_free};
 use crate::recorded::plan_of;
+use forebay::driver::{Driver, StreamHandle};
 use forebay::error::Status;
 use forebay::plan::Plan;
 use forebay::pool::capture;
@@ -160,6 +161,47 @@ fn a_plan_of_several_lanes_is_kept_in_bytes() {
     binding::unbind(made).expect("idle");
     recordings::let_go(recording).expect("held");
     rig.end();
+}
+
+/// A stream that was destroyed untold, before the step's end or behind it, is waited for by the
+/// next.
+#[test]
+fn a_stream_that_went_untold_costs_a_wait_for_the_device() {
+    let ops = chain(6, 9000);
+    for early in [false, true] {
+        let mut random = Random(7);
+        let mut bound = Bound::new(&ops, 1, &mut random);
+        bound.rig.finish();
+        let gone = bound.rig.streams[0];
+        let destroy = || bound.rig.driver.stream_destroy(StreamHandle(gone)).expect("a stream");
+        let step = bound.begin();
+        play(&bound.rig, &ops, By::Step(step), &mut random);
+        if early {
+            destroy();
+        }
+        slow::end(step, false).expect("open");
+        if !early {
+            destroy();
+        }
+        let left = bound.rig.driver.inner().outstanding();
+        assert!(left > 0, "its work is queued");
+        // A stream that is none waits for nothing.
+        let refused = bound.binding.begin(0, &[0xdead_0000]).expect_err("no stream");
+        assert_eq!(refused.status(), Status::InvalidStream, "{refused}");
+        assert_eq!(bound.rig.driver.inner().outstanding(), left);
+        bound.rig.streams[0] = bound.rig.add_stream();
+        let step = bound.begin();
+        assert_eq!(bound.rig.driver.inner().outstanding(), 0, "it was waited for");
+        play(&bound.rig, &ops, By::Step(step), &mut random);
+        slow::end(step, false).expect("open");
+        bound.rig.finish();
+        // And once alone.
+        bound.rig.driver.reset_counts();
+        let step = bound.begin();
+        assert_eq!(bound.rig.driver.total(), 0);
+        slow::end(step, false).expect("open");
+        bound.end();
+    }
 }
 
 /// The first step of a binding may be captured; the plan block is the graph's until the release.
