@@ -166,8 +166,10 @@ fn table(rows: &[Row]) -> String {
         let value = format!("{} {}", figure(row.value), row.unit);
         let mut line = format!("  {:width$}  {value:>18}  {target:>12}  {met:6}", row.name);
         for (peer, theirs) in &row.peers {
-            let ratio = if row.value > 0.0 { theirs / row.value } else { f64::NAN };
-            line.push_str(&format!("  {peer} {} ({ratio:.2}x)", figure(*theirs)));
+            line.push_str(&format!("  {peer} {}", figure(*theirs)));
+            if row.value > 0.0 {
+                line.push_str(&format!(" ({:.2}x)", theirs / row.value));
+            }
         }
         text.push_str(line.trim_end());
         text.push('\n');
