@@ -1,7 +1,7 @@
 //! The host backend: a device made of ordinary memory, for tests and machines without a GPU.
 //!
 //! Owns a simulated device: pages are ranges of a memory file, a reservation is
-//! inaccessible address space, map is `mmap`, access is `mprotect`, and a released page's
+//! inaccessible address space, map is a note, access is `mmap`, and a released page's
 //! memory goes back to the machine at once. Streams are honest about order: work runs later, on
 //! a worker thread, in its stream's order only. Promises the contract of [`crate::driver`]
 //! and checks every argument: wrong use is an error that changes nothing. It must never read
