@@ -126,7 +126,12 @@ pub fn release(number: u64, address: usize, stream: u64) -> Result<()> {
     let event = set.pool.with_core(|core| core.lanes.event(&*driver))?;
     let event = event.map_err(control::driver_error)?;
     if let Err(error) = driver.event_record(event, Scope::Stream(StreamHandle(stream))) {
-        set.pool.with_core(|core| core.lanes.give_event(event))?;
+        // A pool that ended meanwhile takes no event back.
+        if set.pool.with_core(|core| core.lanes.give_event(event)).is_err()
+            && let Err(error) = driver.event_destroy(event)
+        {
+            tracing::debug!(%error, "an event is lost with its pool");
+        }
         return Err(control::driver_error(error));
     }
     set.out.swap_remove(index);

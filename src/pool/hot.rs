@@ -6,7 +6,7 @@
 //! 20 ns for a pair, harness included.
 
 use super::cache::{self, LaneCache, TABLE, ThreadCache};
-use super::slow;
+use super::{HANDLE_SHIFT, slow};
 use crate::base::sync::atomic::{AtomicU64, Ordering};
 use crate::base::units::{QUANTUM_SHIFT, UNIT_SHIFT};
 use crate::error::Status;
@@ -23,6 +23,13 @@ pub const SYNC_STREAM: u64 = 0x7fff_ffff_fff1;
 #[inline(always)]
 pub fn slot_in_table(key: u64) -> usize {
     (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60) as usize & (TABLE - 1)
+}
+
+/// Whether two values can be a pool's handle and a stream. A lane's key has the one above 48 bits
+/// and the other below, so that others would name lanes of other pools.
+#[inline(always)]
+pub fn is_sound(pool: u64, stream: u64) -> bool {
+    pool << (64 - HANDLE_SHIFT) | stream >> HANDLE_SHIFT == 0
 }
 
 /// # Safety
@@ -111,7 +118,8 @@ unsafe fn alloc_in<const DEFAULT_SYNC: bool>(
     let cache = cache::current();
     // SAFETY: `cache` is this thread's; `out` as promised; the lane is found inside `enter`.
     unsafe {
-        if bytes.wrapping_sub(1) < SLOT_MAX && !out.is_null() && cache::enter(cache) {
+        let sound = DEFAULT_SYNC || is_sound(pool, stream);
+        if bytes.wrapping_sub(1) < SLOT_MAX && !out.is_null() && sound && cache::enter(cache) {
             let lane = if DEFAULT_SYNC { (*cache).sync } else { find_lane(cache, pool ^ stream) };
             let address = if lane.is_null() { 0 } else { pop(cache, lane, bytes) };
             cache::leave(cache);
@@ -129,7 +137,7 @@ unsafe fn alloc_in<const DEFAULT_SYNC: bool>(
 /// has no call in it and saves no registers.
 ///
 /// # Safety
-/// As [`alloc`]; `out` is not null and `bytes - 1 < SLOT_MAX`.
+/// As [`alloc`]; `out` is not null, `bytes - 1 < SLOT_MAX` and pool and stream are sound.
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn alloc_behind<const DEFAULT_SYNC: bool>(
@@ -237,7 +245,7 @@ pub unsafe fn dealloc(pool: u64, address: *mut c_void, stream: u64) -> Status {
     // SAFETY: `cache` is this thread's; the lane is found inside `enter`; the mark index is
     // that of a slot located in a live slab.
     unsafe {
-        if cache::enter(cache) {
+        if is_sound(pool, stream) && cache::enter(cache) {
             let lane = find_lane(cache, pool ^ stream);
             if !lane.is_null()
                 && (*lane).id != u32::from(SYNC)
@@ -268,7 +276,7 @@ pub unsafe fn dealloc(pool: u64, address: *mut c_void, stream: u64) -> Status {
 /// [`alloc_behind`].
 ///
 /// # Safety
-/// As [`dealloc`].
+/// As [`dealloc`]; pool and stream are sound.
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn dealloc_behind(pool: u64, address: *mut c_void, stream: u64) -> Status {

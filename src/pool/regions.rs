@@ -173,7 +173,11 @@ impl Drop for Region {
         }
         let given_up = self.with_core(|core| {
             match core.may_unmap() {
-                Ok(()) => core.vmem.give_up_region(self.id),
+                Ok(()) => {
+                    // Told twice, where the refusal came after it: nobody is harmed.
+                    tell_unmapped(core.id, self.base, self.bytes);
+                    core.vmem.give_up_region(self.id);
+                }
                 Err(_) => {
                     // Nobody is there to be told when the pages go.
                     tell_unmapped(core.id, self.base, self.bytes);

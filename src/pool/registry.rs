@@ -396,12 +396,13 @@ pub fn create(driver: Arc<dyn Driver>, settings: Settings) -> Result<u64> {
 fn next_number(registry: &mut Registry) -> Result<u64> {
     for _ in 0..POOLS_MAX {
         let id = registry.next;
-        registry.next = if id + 1 == POOLS_MAX as u64 { 1 } else { id + 1 };
+        // The highest number is no pool's: keys with it are lanes that no stream has.
+        registry.next = if id + 2 >= POOLS_MAX as u64 { 1 } else { id + 1 };
         if POOLS[id as usize].load(Ordering::Relaxed).is_null() {
             return Ok(id);
         }
     }
-    Err(Error::new(Status::Busy, "65,535 pools exist at once; destroy some"))
+    Err(Error::new(Status::Busy, "65,534 pools exist at once; destroy some"))
 }
 
 /// Ends a pool: threads forget it, live blocks are reported as configured, memory goes back

@@ -37,6 +37,17 @@ impl Core {
         }
         let stuck = found.iter().find(|tag| !self.tagged.tags[tag].stuck.is_empty());
         if let Some(tag) = stuck {
+            if !self.may_unmap_now().unwrap_or(false) {
+                return Err(Error::new(
+                    Status::Busy,
+                    format!(
+                        "pages of the tag \"{}\" that an earlier try left mapped may be unmapped \
+                         only while the device does no work (FOREBAY_MOVE); synchronize it and \
+                         resume the tag again",
+                        report::tag_name(*tag)
+                    ),
+                ));
+            }
             return Err(Error::new(
                 Status::Driver,
                 format!(

@@ -8,7 +8,7 @@ mod tests;
 
 use super::cache::{self, LaneCache};
 use super::core::{Core, Extent, REQUEST_MAX, Side};
-use super::hot::{SYNC_STREAM, slot_in_table};
+use super::hot::{SYNC_STREAM, is_sound, slot_in_table};
 use super::ladder::{self, Refusal};
 use super::order::stream_name;
 use super::record::Event;
@@ -125,7 +125,7 @@ fn find(pool: u64, stream: u64) -> Result<Found> {
     let key = pool ^ stream;
     // SAFETY: this thread's own cache; read between enter and leave.
     unsafe {
-        if cache::enter(thread) {
+        if is_sound(pool, stream) && cache::enter(thread) {
             let entry = (*thread).table[slot_in_table(key)];
             let hit = entry.key == key;
             if hit {

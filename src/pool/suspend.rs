@@ -355,8 +355,8 @@ pub(super) fn copy_error(failure: CopyFailure) -> Error {
         CopyFailure::NoHostMemory(bytes) => Error::new(
             Status::OutOfMemory,
             format!(
-                "the host has no memory for {bytes} bytes that contents need on their way; a \
-                 suspend with discard needs none"
+                "the host has no memory for {bytes} bytes that contents need on their way: free \
+                 host memory and try again; nothing is lost, and the device's memory is not short"
             ),
         ),
     }

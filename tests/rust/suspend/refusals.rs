@@ -1,6 +1,8 @@
 //! What is refused, by name, and that a refusal changes nothing.
 
 use super::*;
+use forebay::abi::alloc::{forebay_alloc, forebay_dealloc};
+use forebay::abi::{PoolT, StreamT};
 use forebay::pool::hot::SYNC_STREAM;
 use forebay::pool::share::close_export;
 
@@ -116,6 +118,31 @@ fn another_pools_tag_is_its_own_affair() {
     g.end(&[]);
 }
 
+/// What the hot paths of an allocation and a free say.
+fn hot(pool: u64, stream: u64, address: usize) -> [(Status, String); 2] {
+    let (pool, stream) = (pool as PoolT, stream as StreamT);
+    let (mut at, block) = (std::ptr::null_mut(), address as *mut std::ffi::c_void);
+    // SAFETY: a local receives the address; the block stays, as its free is refused.
+    let answers = unsafe {
+        [forebay_alloc(pool, &raw mut at, 1000, stream), forebay_dealloc(pool, block, stream)]
+    };
+    answers.map(|status| (status, String::new()))
+}
+
+/// Fills this thread's cache.
+fn warm(pool: u64, stream: u64) {
+    let (pool, stream) = (pool as PoolT, stream as StreamT);
+    let mut blocks = [std::ptr::null_mut(); 300];
+    for block in &mut blocks {
+        // SAFETY: a local receives the address.
+        assert_eq!(unsafe { forebay_alloc(pool, block, 1000, stream) }, Status::Ok);
+    }
+    for block in blocks {
+        // SAFETY: the block is live and given up.
+        assert_eq!(unsafe { forebay_dealloc(pool, block, stream) }, Status::Ok);
+    }
+}
+
 /// A value that no stream can have must not stand for the lane of something else: of a tag's
 /// slabs, of `cudaFree`'s meaning, or of a stream in another pool.
 #[test]
@@ -124,7 +151,9 @@ fn a_value_that_is_no_stream_reaches_no_lane() {
     let kv = g.tags[0];
     let small = g.alloc(kv, 1000, 0).expect("room");
     let handle = g.pool.handle();
-    let other = (g.pool.id() + 1) << 48;
+    // Another pool, of whose default stream this thread has a cache with slots in it.
+    let (second_driver, second) = common::small_pool(64 << 20);
+    let other = second.handle();
     let tags = handle ^ (u64::MAX - u64::from(kv));
     for wild in [tags, handle ^ SYNC_STREAM, handle ^ other, handle, 1 << 48, u64::MAX] {
         let answers = [
@@ -134,10 +163,13 @@ fn a_value_that_is_no_stream_reaches_no_lane() {
             told(g.pool.dealloc(small.address, wild)),
             told(registry::retire_stream(wild)),
         ];
-        for (at, (status, text)) in answers.into_iter().enumerate() {
+        warm(other, 0);
+        let answers = answers.into_iter().chain(hot(handle, wild, small.address));
+        for (at, (status, text)) in answers.enumerate() {
             assert_eq!(status, Status::InvalidStream, "{wild:#x}, call {at}: {text}");
         }
     }
+    common::end(&second_driver, second, &[]);
     // The tag's lane is what it was: nobody else gets its slots, and they sleep with it.
     let untagged = g.alloc(1, 1000, 0).expect("room");
     assert_ne!(untagged.address / GRANULE, small.address / GRANULE);
