@@ -274,12 +274,13 @@ fn a_free_on_another_lane_keeps_the_fence() {
 #[test]
 fn a_use_on_another_lane_keeps_the_fence() {
     let acts = |fence: &[Act]| {
-        let mut acts = vec![Act::Alloc('a', 4096, 0), Act::Work('a', 0), Act::Free('a', 0)];
-        acts.push(Act::Alloc('c', 4096, 0));
+        // Beside d both have the same bytes.
+        let mut acts = vec![Act::Alloc('d', 4096, 0), Act::Alloc('a', 4096, 0)];
+        acts.extend([Act::Work('a', 0), Act::Free('a', 0), Act::Alloc('c', 4096, 0)]);
         acts.extend(fence);
         // No birth on the other lane: no death comes before one.
-        acts.extend([Act::Alloc('d', 4096, 0), Act::Use('c', 1), Act::Work('c', 1)]);
-        acts.extend([Act::Free('d', 0), Act::Free('c', 0)]);
+        acts.extend([Act::Free('d', 0), Act::Alloc('e', 4096, 0), Act::Use('c', 1)]);
+        acts.extend([Act::Work('c', 1), Act::Free('e', 0), Act::Free('c', 0)]);
         acts
     };
     assert_eq!(acted(&acts(&[Act::Fence]), 8192), (200, 0, 0));
