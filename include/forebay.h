@@ -1537,7 +1537,9 @@ typedef struct forebay_binding_stats {
    */
   uint64_t gaps_missed;
   /**
-   * Recorded fences issued again: those that the reuse of bytes needs.
+   * Recorded fences issued again: those that the reuse of bytes needs; all, where a buffer was
+   * freed on another lane than its own, was used by another one, or outlives the step,
+   * or where the choice would take too long.
    */
   uint64_t fences;
   /**
@@ -2333,7 +2335,8 @@ forebay_status forebay_kv_contiguous_create(forebay_pool_t pool,
 
 /**
  * Ends a cache and all its sequences, and gives their memory back; the caller knows that no work
- * uses it any more. Also after forebay_shutdown().
+ * uses it any more. While other threads' calls of it run, the memory goes when these have ended.
+ * Also after forebay_shutdown().
  *
  * @return FOREBAY_ERROR_INVALID_ARGUMENT for a handle that names none.
  *
@@ -2345,8 +2348,8 @@ forebay_status forebay_kv_contiguous_destroy(forebay_kv_contiguous_t cache);
  * Opens a sequence without tokens.
  *
  * @param seq receives the sequence; 0 on failure.
- * @return FOREBAY_ERROR_BUSY when all sequences are open or wait for their fences;
- * FOREBAY_ERROR_OUT_OF_MEMORY: no address range.
+ * @return FOREBAY_ERROR_BUSY when all sequences are open or wait for their fences, or in a
+ * callback as forebay_kv_contiguous_ensure(); FOREBAY_ERROR_OUT_OF_MEMORY: no address range.
  *
  * Thread-safe. Reserves a range of addresses unless an ended sequence has left one.
  *
@@ -2363,8 +2366,9 @@ forebay_status forebay_kv_contiguous_open(forebay_kv_contiguous_t cache, forebay
  * refused stand, it and those after it are unchanged.
  * @return FOREBAY_ERROR_OUT_OF_MEMORY: no memory below the pool's limit;
  * FOREBAY_ERROR_INVALID_ARGUMENT: fewer tokens than it holds, or more than max_tokens;
- * FOREBAY_ERROR_STALE_SEQUENCE; FOREBAY_ERROR_BUSY in a callback of the pool inside a call of this
- * cache.
+ * FOREBAY_ERROR_STALE_SEQUENCE; FOREBAY_ERROR_BUSY in a callback of the pool that runs inside a
+ * call of this cache, or inside a call of another one while another thread's call has this
+ * cache's lock.
  *
  * Thread-safe. Costs a lock where nothing is to be mapped, the driver's calls else.
  *
@@ -2381,7 +2385,8 @@ forebay_status forebay_kv_contiguous_ensure(forebay_kv_contiguous_t cache,
  * go once `after` has passed, save those that are mapped ahead.
  *
  * @return FOREBAY_ERROR_INVALID_ARGUMENT: it holds fewer tokens, or the fence was not made here;
- * FOREBAY_ERROR_UNSUPPORTED in a cache with states; FOREBAY_ERROR_STALE_SEQUENCE.
+ * FOREBAY_ERROR_UNSUPPORTED in a cache with states; FOREBAY_ERROR_STALE_SEQUENCE;
+ * FOREBAY_ERROR_BUSY in a callback as forebay_kv_contiguous_ensure().
  *
  * Thread-safe.
  */
@@ -2394,7 +2399,8 @@ forebay_status forebay_kv_contiguous_truncate(forebay_kv_contiguous_t cache,
  * Ends sequences; their memory waits for `after` (0: for nothing).
  *
  * @return FOREBAY_ERROR_STALE_SEQUENCE, or FOREBAY_ERROR_INVALID_ARGUMENT when one is named twice
- * or the fence was not made here: none has ended then.
+ * or the fence was not made here, or FOREBAY_ERROR_BUSY in a callback as
+ * forebay_kv_contiguous_ensure(): none has ended then.
  *
  * Thread-safe.
  *
@@ -2410,7 +2416,8 @@ forebay_status forebay_kv_contiguous_free(forebay_kv_contiguous_t cache,
  * Where a sequence's elements of a group lie; it does not change as long as the sequence is open.
  *
  * @return FOREBAY_ERROR_INVALID_ARGUMENT when there is no such group;
- * FOREBAY_ERROR_STALE_SEQUENCE.
+ * FOREBAY_ERROR_STALE_SEQUENCE; FOREBAY_ERROR_BUSY in a callback as
+ * forebay_kv_contiguous_ensure().
  *
  * Thread-safe.
  *
@@ -2425,7 +2432,8 @@ forebay_status forebay_kv_contiguous_view(forebay_kv_contiguous_t cache,
 /**
  * What a sequence's memory is used for.
  *
- * @return FOREBAY_ERROR_STALE_SEQUENCE.
+ * @return FOREBAY_ERROR_STALE_SEQUENCE; FOREBAY_ERROR_BUSY in a callback as
+ * forebay_kv_contiguous_ensure().
  *
  * Thread-safe.
  *
@@ -2454,7 +2462,7 @@ forebay_status forebay_kv_contiguous_tokens_per_page(forebay_kv_contiguous_t cac
 /**
  * All sequences' memory.
  *
- * @return FOREBAY_ERROR_BUSY in a callback of the pool inside a call of this cache.
+ * @return FOREBAY_ERROR_BUSY in a callback as forebay_kv_contiguous_ensure().
  *
  * Thread-safe. Cost: a look at each sequence.
  *
@@ -2518,6 +2526,7 @@ forebay_status forebay_kv_contiguous_poll(forebay_kv_contiguous_t cache, forebay
  * Gives back the pages that ended sequences' ranges keep.
  *
  * @param pages NULL, or receives how many.
+ * @return FOREBAY_ERROR_BUSY in a callback as forebay_kv_contiguous_ensure().
  *
  * Thread-safe. Costs the driver's calls.
  *

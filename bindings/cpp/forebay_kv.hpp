@@ -146,24 +146,32 @@ class kv_sequence {
   }
   kv_sequence(kv_sequence &&other) noexcept
       : cache_(other.cache_), handle_(std::exchange(other.handle_, 0)) {}
+  /// Ends the own sequence first; where that is refused (see end()) `other` has it afterwards.
   kv_sequence &operator=(kv_sequence &&other) noexcept {
-    kv_sequence taken(std::move(other));
-    std::swap(cache_, taken.cache_);
-    std::swap(handle_, taken.handle_);
+    if (this == &other) return *this;
+    end(0);
+    std::swap(cache_, other.cache_);
+    std::swap(handle_, other.handle_);
     return *this;
   }
   kv_sequence(const kv_sequence &) = delete;
   kv_sequence &operator=(const kv_sequence &) = delete;
+  /// Ends it. Where that is refused the sequence stays open until the cache ends.
   ~kv_sequence() { end(0); }
 
   /// The C handle; 0 when there is none.
   forebay_kv_seq get() const noexcept { return handle_; }
   /// Whether there is a sequence.
   explicit operator bool() const noexcept { return handle_ != 0; }
-  /// Ends it; its blocks are free once `after` has passed.
+  /// Ends it; its blocks are free once `after` has passed. Where that is refused (a fence that was
+  /// not made here) the sequence stays open and this object has it still: get() is not 0. One whose
+  /// cache has ended is gone with it.
   void end(forebay_kv_fence after) noexcept {
-    if (handle_ != 0) static_cast<void>(forebay_kv_free(cache_, &handle_, 1, after));
-    handle_ = 0;
+    if (handle_ == 0) return;
+    const forebay_status status = forebay_kv_free(cache_, &handle_, 1, after);
+    const bool gone = status == FOREBAY_OK || status == FOREBAY_ERROR_STALE_SEQUENCE ||
+                      (status == FOREBAY_ERROR_INVALID_ARGUMENT && cache_is_gone());
+    if (gone) handle_ = 0;
   }
 
   /// Tokens that it holds.
@@ -212,6 +220,13 @@ class kv_sequence {
   }
 
  private:
+  /// Whether the cache's handle names none any more; a sequence that is there is asked for nothing
+  /// else that could be refused so.
+  bool cache_is_gone() const noexcept {
+    std::uint32_t tokens = 0;
+    return forebay_kv_len(cache_, handle_, &tokens) == FOREBAY_ERROR_INVALID_ARGUMENT;
+  }
+
   forebay_kv_t cache_ = nullptr;
   forebay_kv_seq handle_ = 0;
 };
@@ -328,24 +343,32 @@ class kv_contiguous_sequence {
   }
   kv_contiguous_sequence(kv_contiguous_sequence &&other) noexcept
       : cache_(other.cache_), handle_(std::exchange(other.handle_, 0)) {}
+  /// Ends the own sequence first; where that is refused (see end()) `other` has it afterwards.
   kv_contiguous_sequence &operator=(kv_contiguous_sequence &&other) noexcept {
-    kv_contiguous_sequence taken(std::move(other));
-    std::swap(cache_, taken.cache_);
-    std::swap(handle_, taken.handle_);
+    if (this == &other) return *this;
+    end(0);
+    std::swap(cache_, other.cache_);
+    std::swap(handle_, other.handle_);
     return *this;
   }
   kv_contiguous_sequence(const kv_contiguous_sequence &) = delete;
   kv_contiguous_sequence &operator=(const kv_contiguous_sequence &) = delete;
+  /// Ends it. Where that is refused the sequence stays open until the cache ends.
   ~kv_contiguous_sequence() { end(0); }
 
   /// The C handle; 0 when there is none.
   forebay_kv_seq get() const noexcept { return handle_; }
   /// Whether there is a sequence.
   explicit operator bool() const noexcept { return handle_ != 0; }
-  /// Ends it; its memory is free once `after` has passed.
+  /// Ends it; its memory is free once `after` has passed. Where that is refused (a fence that was
+  /// not made here; in a callback of the pool inside a call of the cache) the sequence stays open
+  /// and this object has it still: get() is not 0. One whose cache has ended is gone with it.
   void end(forebay_kv_fence after) noexcept {
-    if (handle_ != 0) static_cast<void>(forebay_kv_contiguous_free(cache_, &handle_, 1, after));
-    handle_ = 0;
+    if (handle_ == 0) return;
+    const forebay_status status = forebay_kv_contiguous_free(cache_, &handle_, 1, after);
+    const bool gone = status == FOREBAY_OK || status == FOREBAY_ERROR_STALE_SEQUENCE ||
+                      (status == FOREBAY_ERROR_INVALID_ARGUMENT && cache_is_gone());
+    if (gone) handle_ = 0;
   }
 
   /// It holds so many tokens from now on, which have memory. False: the pool has none for them,
@@ -377,6 +400,15 @@ class kv_contiguous_sequence {
   }
 
  private:
+  /// Whether the cache's handle names none any more; a sequence that is there is asked for nothing
+  /// else that could be refused so.
+  bool cache_is_gone() const noexcept {
+    forebay_kv_usage found{};
+    found.struct_size = sizeof found;
+    return forebay_kv_contiguous_get_usage(cache_, handle_, &found) ==
+           FOREBAY_ERROR_INVALID_ARGUMENT;
+  }
+
   forebay_kv_contiguous_t cache_ = nullptr;
   forebay_kv_seq handle_ = 0;
 };

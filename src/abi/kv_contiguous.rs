@@ -163,7 +163,8 @@ pub unsafe extern "C" fn forebay_kv_contiguous_create(
 }
 
 /// Ends a cache and all its sequences, and gives their memory back; the caller knows that no work
-/// uses it any more. Also after forebay_shutdown().
+/// uses it any more. While other threads' calls of it run, the memory goes when these have ended.
+/// Also after forebay_shutdown().
 ///
 /// @return FOREBAY_ERROR_INVALID_ARGUMENT for a handle that names none.
 ///
@@ -176,8 +177,8 @@ pub extern "C" fn forebay_kv_contiguous_destroy(cache: KvContiguousT) -> Status 
 /// Opens a sequence without tokens.
 ///
 /// @param seq receives the sequence; 0 on failure.
-/// @return FOREBAY_ERROR_BUSY when all sequences are open or wait for their fences;
-/// FOREBAY_ERROR_OUT_OF_MEMORY: no address range.
+/// @return FOREBAY_ERROR_BUSY when all sequences are open or wait for their fences, or in a
+/// callback as forebay_kv_contiguous_ensure(); FOREBAY_ERROR_OUT_OF_MEMORY: no address range.
 ///
 /// Thread-safe. Reserves a range of addresses unless an ended sequence has left one.
 ///
@@ -188,12 +189,12 @@ pub unsafe extern "C" fn forebay_kv_contiguous_open(
     cache: KvContiguousT,
     seq: *mut KvSeq,
 ) -> Status {
-    with(cache, |cache| {
+    guarded(|| {
         // SAFETY: as the caller promised.
-        unsafe {
-            put(seq, 0, "the sequence")?;
-            put(seq, cache.open()?.raw(), "the sequence")
-        }
+        unsafe { put(seq, 0, "the sequence")? };
+        let opened = CONTIGUOUS.get(cache as u64)?.open()?;
+        // SAFETY: as above.
+        unsafe { put(seq, opened.raw(), "the sequence") }
     })
 }
 
@@ -204,8 +205,9 @@ pub unsafe extern "C" fn forebay_kv_contiguous_open(
 /// refused stand, it and those after it are unchanged.
 /// @return FOREBAY_ERROR_OUT_OF_MEMORY: no memory below the pool's limit;
 /// FOREBAY_ERROR_INVALID_ARGUMENT: fewer tokens than it holds, or more than max_tokens;
-/// FOREBAY_ERROR_STALE_SEQUENCE; FOREBAY_ERROR_BUSY in a callback of the pool inside a call of this
-/// cache.
+/// FOREBAY_ERROR_STALE_SEQUENCE; FOREBAY_ERROR_BUSY in a callback of the pool that runs inside a
+/// call of this cache, or inside a call of another one while another thread's call has this
+/// cache's lock.
 ///
 /// Thread-safe. Costs a lock where nothing is to be mapped, the driver's calls else.
 ///
@@ -218,11 +220,12 @@ pub unsafe extern "C" fn forebay_kv_contiguous_ensure(
     count: usize,
     done: *mut usize,
 ) -> Status {
-    with(cache, |cache| {
+    guarded(|| {
         if !done.is_null() {
             // SAFETY: as the caller promised.
             unsafe { done.write(0) };
         }
+        let cache = CONTIGUOUS.get(cache as u64)?;
         // SAFETY: as the caller promised.
         let items = unsafe { list(items, count, "the items")? };
         let item = |item: &KvSeqTokens| {
@@ -242,7 +245,8 @@ pub unsafe extern "C" fn forebay_kv_contiguous_ensure(
 /// go once `after` has passed, save those that are mapped ahead.
 ///
 /// @return FOREBAY_ERROR_INVALID_ARGUMENT: it holds fewer tokens, or the fence was not made here;
-/// FOREBAY_ERROR_UNSUPPORTED in a cache with states; FOREBAY_ERROR_STALE_SEQUENCE.
+/// FOREBAY_ERROR_UNSUPPORTED in a cache with states; FOREBAY_ERROR_STALE_SEQUENCE;
+/// FOREBAY_ERROR_BUSY in a callback as forebay_kv_contiguous_ensure().
 ///
 /// Thread-safe.
 #[unsafe(no_mangle)]
@@ -258,7 +262,8 @@ pub extern "C" fn forebay_kv_contiguous_truncate(
 /// Ends sequences; their memory waits for `after` (0: for nothing).
 ///
 /// @return FOREBAY_ERROR_STALE_SEQUENCE, or FOREBAY_ERROR_INVALID_ARGUMENT when one is named twice
-/// or the fence was not made here: none has ended then.
+/// or the fence was not made here, or FOREBAY_ERROR_BUSY in a callback as
+/// forebay_kv_contiguous_ensure(): none has ended then.
 ///
 /// Thread-safe.
 ///
@@ -282,7 +287,8 @@ pub unsafe extern "C" fn forebay_kv_contiguous_free(
 /// Where a sequence's elements of a group lie; it does not change as long as the sequence is open.
 ///
 /// @return FOREBAY_ERROR_INVALID_ARGUMENT when there is no such group;
-/// FOREBAY_ERROR_STALE_SEQUENCE.
+/// FOREBAY_ERROR_STALE_SEQUENCE; FOREBAY_ERROR_BUSY in a callback as
+/// forebay_kv_contiguous_ensure().
 ///
 /// Thread-safe.
 ///
@@ -311,7 +317,8 @@ fn side(side: Side) -> KvSide {
 
 /// What a sequence's memory is used for.
 ///
-/// @return FOREBAY_ERROR_STALE_SEQUENCE.
+/// @return FOREBAY_ERROR_STALE_SEQUENCE; FOREBAY_ERROR_BUSY in a callback as
+/// forebay_kv_contiguous_ensure().
 ///
 /// Thread-safe.
 ///
@@ -353,7 +360,7 @@ pub unsafe extern "C" fn forebay_kv_contiguous_tokens_per_page(
 
 /// All sequences' memory.
 ///
-/// @return FOREBAY_ERROR_BUSY in a callback of the pool inside a call of this cache.
+/// @return FOREBAY_ERROR_BUSY in a callback as forebay_kv_contiguous_ensure().
 ///
 /// Thread-safe. Cost: a look at each sequence.
 ///
@@ -467,6 +474,7 @@ pub unsafe extern "C" fn forebay_kv_contiguous_poll(
 /// Gives back the pages that ended sequences' ranges keep.
 ///
 /// @param pages NULL, or receives how many.
+/// @return FOREBAY_ERROR_BUSY in a callback as forebay_kv_contiguous_ensure().
 ///
 /// Thread-safe. Costs the driver's calls.
 ///

@@ -65,7 +65,9 @@ pub struct BindingStats {
     pub gaps_served: u64,
     /// Those that the pool served.
     pub gaps_missed: u64,
-    /// Recorded fences issued again: those that the reuse of bytes needs.
+    /// Recorded fences issued again: those that the reuse of bytes needs; all, where a buffer was
+    /// freed on another lane than its own, was used by another one, or outlives the step,
+    /// or where the choice would take too long.
     pub fences: u64,
     /// Times that the plan block was given up because the pool was short of memory.
     pub given_up: u64,

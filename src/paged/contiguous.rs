@@ -215,10 +215,12 @@ impl ContiguousKv {
         }
         let pool = Pool::from_number(pool.id())?;
         let granule = pool.page_bytes()? as u64;
-        let (mut tensors, mut groups, mut end) = (Vec::new(), Vec::new(), 0u64);
+        let (mut tensors, mut groups, mut end) = (Vec::<Tensor>::new(), Vec::new(), 0u64);
         for geometry in &config.groups {
             let first = tensors.len();
-            for (token_bytes, fixed) in sides(geometry)? {
+            let sides = sides(geometry)?;
+            tensors.try_reserve(sides.len()).map_err(|_| KvError::NoMemory)?;
+            for (token_bytes, fixed) in sides {
                 let tokens = u64::from(config.max_tokens).checked_mul(token_bytes);
                 let bytes = tokens.and_then(|bytes| bytes.checked_add(fixed));
                 let bytes = bytes.and_then(|bytes| bytes.checked_next_multiple_of(granule));

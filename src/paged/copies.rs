@@ -141,8 +141,8 @@ impl Unfinished {
                 // Also where it is the stream's own: that one may be gone, and this another that
                 // was given its handle. On its own stream the wait costs nothing.
                 Some(event) => event.holds_back(stream)?,
-                None if earlier.stream == stream => {}
-                // The stream was destroyed before an event could be recorded.
+                // The stream was destroyed before an event could be recorded; one of its handle
+                // is another.
                 None => wait_for_device(pool)?,
             }
         }

@@ -9,15 +9,24 @@
 //! the chain that adds the fewest, of these the latest; between two lanes, where a chain is one
 //! fence, no choice is smaller. With more lanes each fence goes at last that the others make
 //! superfluous, and what a transitive reduction of all that is ordered leaves is taken if it
-//! is less. Promises that all needs are met, which is looked at once more by another way. Owns
-//! nothing. Cost: O(n log n) and the pairs that share bytes; with three lanes or more a look at
-//! the fences between death and birth for a need, [`LOOKS_MAX`] in all: beyond, all are kept.
+//! is less. Promises that all needs are met, which is looked at once more by another way.
+//!
+//! A need holds for work that is on the lane where a buffer is born and freed. A buffer that other
+//! lanes use, or that is freed on another one, has work on lanes whose order no need tells: a step
+//! with such a buffer keeps all its fences, and so does one with a buffer that outlives it, since
+//! nobody knows on which lane that ends.
+//!
+//! Owns nothing. Cost: O(n log n) and the pairs that share bytes, of which [`PAIRS_MAX`] are looked
+//! at; with three lanes or more a look at the fences between death and birth for a need,
+//! [`LOOKS_MAX`] in all: beyond either, all are kept.
 
 use super::recording::{Fence, NEVER, Recorded, Recording};
 use std::collections::BTreeMap;
 
 /// How many fences are looked at to choose some, and to drop some of these.
 const LOOKS_MAX: usize = 1 << 26;
+/// How many pairs of buffers that share bytes are looked at: some tenths of a second.
+const PAIRS_MAX: usize = 1 << 23;
 
 /// Work of lane `from` up to `death` comes before a birth on lane `to` at `birth`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,11 +42,28 @@ impl Recording {
     /// [`u64::MAX`] for a buffer that is not planned. The plan's order has been checked.
     pub fn needed_fences(&self, offsets: &[u64]) -> Vec<bool> {
         debug_assert_eq!(offsets.len(), self.births.len());
-        let all = || self.fences.iter().map(|f| f.from != f.to).collect();
-        if self.lanes < 2 || self.fences.is_empty() {
-            return all();
+        if self.lanes < 2 || self.fences.is_empty() || self.strays() {
+            return self.all();
         }
-        let needs = self.needs(offsets);
+        self.fewest(offsets, PAIRS_MAX)
+    }
+
+    fn all(&self) -> Vec<bool> {
+        self.fences.iter().map(|f| f.from != f.to).collect()
+    }
+
+    /// Whether work on a buffer may be on another lane than that of its birth.
+    fn strays(&self) -> bool {
+        let home = |at: u32| self.births[at as usize].lane;
+        self.births.iter().any(|b| b.end_lane != b.lane || b.death == NEVER)
+            || self.uses.iter().any(|&(at, lane)| lane != home(at))
+    }
+
+    /// The fences that meet the needs; all, where more than `most` pairs share bytes or the choice
+    /// would take too long.
+    fn fewest(&self, offsets: &[u64], most: usize) -> Vec<bool> {
+        let all = || self.all();
+        let Some(needs) = self.needs(offsets, most) else { return all() };
         let Some(mut chosen) = self.choose(&needs) else { return all() };
         if self.lanes > 2 && self.prune(&needs, &mut chosen) {
             // The other way round: from a reduction of all that is ordered.
@@ -52,8 +78,9 @@ impl Recording {
         if self.met(&needs, &chosen) { chosen } else { all() }
     }
 
-    /// The needs of a plan, in the order of births; of one birth and lane the latest death.
-    fn needs(&self, offsets: &[u64]) -> Vec<Need> {
+    /// The needs of a plan, in the order of births; of one birth and lane the latest death. None:
+    /// more than `most` pairs share bytes.
+    fn needs(&self, offsets: &[u64], most: usize) -> Option<Vec<Need>> {
         let mut users: BTreeMap<u32, Vec<u16>> = BTreeMap::new();
         for &(at, lane) in &self.uses {
             users.entry(at).or_default().push(lane);
@@ -65,8 +92,13 @@ impl Recording {
             .collect();
         placed.sort_unstable();
         let mut latest: BTreeMap<(u32, u16), u64> = BTreeMap::new();
+        let mut pairs = 0;
         for (i, &(_, end, a)) in placed.iter().enumerate() {
             for &(_, _, b) in placed[i + 1..].iter().take_while(|next| next.0 < end) {
+                pairs += 1;
+                if pairs > most {
+                    return None;
+                }
                 let (first, then) = (a.min(b), a.max(b));
                 let before = &self.births[first as usize];
                 let home = self.births[then as usize].lane;
@@ -81,7 +113,7 @@ impl Recording {
             let b = &self.births[then as usize];
             Need { birth: b.birth, death, from, to: b.lane }
         };
-        latest.iter().map(need).collect()
+        Some(latest.iter().map(need).collect())
     }
 
     /// Fences that meet all needs; nothing where that takes too long to find.
@@ -351,6 +383,38 @@ mod tests {
     }
 
     #[test]
+    fn a_step_with_work_on_other_lanes_keeps_all() {
+        let step = Recording {
+            lanes: 2,
+            births: vec![buffer(0, 1, 8, 0), buffer(3, 4, 8, 0), buffer(6, 7, 8, 0)],
+            fences: vec![Fence { time: 2, from: 0, to: 1 }, Fence { time: 5, from: 1, to: 1 }],
+            ..Default::default()
+        };
+        let needed = |change: fn(&mut Recording)| {
+            let mut step = step.clone();
+            change(&mut step);
+            step.needed_fences(&[0, 0, if step.births[2].death == NEVER { u64::MAX } else { 0 }])
+        };
+        assert_eq!(needed(|_| ()), [false, false]);
+        assert_eq!(needed(|step| step.uses.push((1, 0))), [false, false], "its own lane");
+        assert_eq!(needed(|step| step.uses.push((1, 1))), [true, false]);
+        assert_eq!(needed(|step| step.births[0].end_lane = 1), [true, false]);
+        assert_eq!(needed(|step| step.births[2].death = NEVER), [true, false]);
+    }
+
+    #[test]
+    fn beyond_so_many_pairs_all_are_kept() {
+        let births = (0..40u64).map(|i| buffer(3 * i, 3 * i + 1, 8, 0)).collect();
+        let fences = vec![Fence { time: 2, from: 0, to: 1 }];
+        let step = Recording { lanes: 2, births, fences, ..Default::default() };
+        // Each shares its bytes with each: 780 pairs, none of two lanes.
+        assert_eq!(step.needs(&[0; 40], 780), Some(Vec::new()));
+        assert_eq!(step.fewest(&[0; 40], 780), [false]);
+        assert_eq!(step.needs(&[0; 40], 779), None);
+        assert_eq!(step.fewest(&[0; 40], 779), [true]);
+    }
+
+    #[test]
     fn a_chain_in_use_is_not_doubled() {
         let births =
             vec![buffer(0, 1, 8, 0), buffer(3, 4, 8, 1), buffer(7, 8, 8, 2), buffer(9, 10, 8, 2)];
@@ -369,8 +433,8 @@ mod tests {
             let lanes = 2 + (seed % 3) as u16;
             let step = step(&mut rng, lanes, 60);
             let offsets = offsets(&step);
-            let chosen = step.needed_fences(&offsets);
-            let needs = step.needs(&offsets);
+            let chosen = step.fewest(&offsets, PAIRS_MAX);
+            let needs = step.needs(&offsets, PAIRS_MAX).expect("few pairs");
             assert!(step.met(&needs, &chosen), "seed {seed}");
             keeps_the_order(&step, &offsets, &chosen, seed);
             let mut reduction: Vec<bool> = step.fences.iter().map(|f| f.from != f.to).collect();
@@ -401,8 +465,8 @@ mod tests {
                 continue;
             }
             let offsets = offsets(&step);
-            let needs = step.needs(&offsets);
-            let kept = count(&step.needed_fences(&offsets));
+            let needs = step.needs(&offsets, PAIRS_MAX).expect("few pairs");
+            let kept = count(&step.fewest(&offsets, PAIRS_MAX));
             for set in
                 (0u32..1 << step.fences.len()).filter(|set| (set.count_ones() as usize) < kept)
             {

@@ -390,7 +390,7 @@ impl Binding {
             return Err(busy("a graph capture is open, and an earlier step is to be awaited"));
         }
         state.lost_track = false;
-        // A graph that has the region's addresses may run again.
+        // A graph that has the plan block's addresses may run again.
         let captured = |point: &Stamp| self.pool.any_captured(&[*point]).unwrap_or(true);
         state.last.retain(captured);
         in_order(&state.last)

@@ -377,7 +377,11 @@ static void bad_fences_and_handles(void) {
   for (size_t i = 0; i < 2; i++) {
     const forebay_kv_contiguous_t none = others[i];
     forebay_kv_seq seq = 1;
+    size_t done = 7;
+    CHECK_STATUS(forebay_kv_contiguous_ensure(none, NULL, 0, &done), wrong);
+    CHECK(done == 0);
     CHECK_STATUS(forebay_kv_contiguous_open(none, &seq), wrong);
+    CHECK(seq == 0);
     CHECK_STATUS(grow(none, seq, 1), wrong);
     CHECK_STATUS(forebay_kv_contiguous_truncate(none, seq, 0, 0), wrong);
     CHECK_STATUS(forebay_kv_contiguous_free(none, &seq, 1, 0), wrong);

@@ -133,6 +133,9 @@ void contiguous_sequences_end_with_their_objects() {
     static_cast<void>(cache.poll());
     CHECK(cache.stats().open_pages == 2 && second.usage().mapped == 4u << 20);
     const forebay_kv_fence fence = cache.fence_at(3);
+    const forebay_kv_seq handle = second.get();
+    second.end(fence + 1);
+    CHECK(second.get() == handle && second.usage().tokens == 200);
     second.end(fence);
     CHECK(!second && cache.poll() < fence && cache.stats().leaving == 1);
     cache.reach(3);
@@ -194,6 +197,43 @@ void a_cache_ends_after_its_memory() {
   CHECK(!other);
 }
 
+/// A sequence whose end is refused is not lost; one that is gone is not kept.
+void a_refused_end_keeps_the_sequence() {
+  const forebay::pool pool;
+  forebay::kv_cache cache(one_group(9));
+  forebay_kv_memory_t memory = memory_behind(cache, pool);
+  forebay::kv_sequence one(cache);
+  forebay::kv_sequence two(cache);
+  const forebay_kv_seq handle = one.get();
+  one.end(7);
+  CHECK(one.get() == handle && one.size() == 0);
+  one.end(0);
+  CHECK(!one);
+  // Ended by another hand.
+  const forebay_kv_seq other = two.get();
+  forebay::check(forebay_kv_free(cache.get(), &other, 1, 0));
+  two.end(0);
+  CHECK(!two);
+  // Gone with its cache.
+  forebay::kv_sequence last(cache);
+  forebay::check(forebay_kv_memory_destroy(memory));
+  cache.reset();
+  last.end(0);
+  CHECK(!cache && !last);
+
+  const auto groups = long_group();
+  forebay::kv_contiguous ranges(forebay::kv_contiguous::defaults(groups, 2, 1024), pool.get());
+  forebay::kv_contiguous_sequence first(ranges);
+  forebay::kv_contiguous_sequence second(ranges);
+  const forebay_kv_seq gone = first.get();
+  forebay::check(forebay_kv_contiguous_free(ranges.get(), &gone, 1, 0));
+  first.end(0);
+  CHECK(!first && second);
+  ranges.reset();
+  second.end(0);
+  CHECK(!second);
+}
+
 void wrong_use_throws() {
   refused(FOREBAY_ERROR_INVALID_ARGUMENT,
           [] { forebay::kv_cache made(std::vector<forebay_kv_group>{}); });
@@ -214,6 +254,7 @@ int main() {
   contiguous_sequences_end_with_their_objects();
   memory_that_lacks_is_a_value();
   a_cache_ends_after_its_memory();
+  a_refused_end_keeps_the_sequence();
   wrong_use_throws();
   return shown("caches and sequences are owned by their objects");
 }

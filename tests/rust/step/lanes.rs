@@ -172,6 +172,122 @@ fn uses_by_other_lanes_are_waited_for() {
     rig.end();
 }
 
+/// One thing that a program with work on several lanes does. Buffers are named by letters.
+#[derive(Clone, Copy)]
+enum Act {
+    /// A buffer of so many bytes, on a lane.
+    Alloc(char, usize, usize),
+    /// Work on a buffer: marks and a look at them, on a lane.
+    Work(char, usize),
+    Use(char, usize),
+    Free(char, usize),
+    Fence,
+}
+
+/// Plays it by the pool, with the recording's number, or by a step; the fence is from the first
+/// lane to the second.
+fn act(rig: &Rig, acts: &[Act], recording: Option<u64>, step: u64, random: &mut Random) {
+    let mut live = std::collections::HashMap::new();
+    let by_pool = recording.is_some();
+    for act in acts {
+        match *act {
+            Act::Alloc(name, bytes, lane) => {
+                let stream = rig.streams[lane];
+                let address = match by_pool {
+                    true => rig.pool.alloc(bytes, stream).expect("fits"),
+                    false => step_alloc(step, bytes, stream).expect("fits"),
+                };
+                live.insert(name, (address, bytes));
+            }
+            Act::Work(name, lane) => {
+                let value = random.bits();
+                rig.mark(live[&name], value, lane);
+                rig.look(live[&name], value, lane);
+            }
+            Act::Use(name, lane) => match by_pool {
+                true => rig.pool.record_use(live[&name].0, rig.streams[lane]).expect("live"),
+                false => slow::record_use(step, live[&name].0, rig.streams[lane]).expect("live"),
+            },
+            Act::Free(name, lane) => {
+                let (address, _) = live.remove(&name).expect("live");
+                match by_pool {
+                    true => rig.pool.dealloc(address, rig.streams[lane]).expect("live"),
+                    false => assert_eq!(step_free(step, address, rig.streams[lane]), Status::Ok),
+                }
+            }
+            Act::Fence => recording.into_iter().for_each(|recording| {
+                recordings::fence(recording, rig.streams[0], rig.streams[1]).expect("streams");
+            }),
+        }
+    }
+}
+
+/// Records the acts, plans and binds them, and runs 200 steps on late lanes; all are served by the
+/// plan. Answers how many fences were issued and left out, and how many marks were wrong.
+fn acted(acts: &[Act], height: u64) -> (u64, u64, u64) {
+    let seed = seed(81);
+    let mut random = Random(seed);
+    let rig = Rig::new(64 << 20, 2);
+    let streams = rig.streams.clone();
+    let recording = recordings::begin(rig.pool.handle(), None).expect("none is open");
+    act(&rig, acts, Some(recording), 0, &mut random);
+    recordings::end(recording).expect("open");
+    let (plan, number) = plan_of(recording);
+    assert_eq!(plan.height(), height, "lanes share bytes");
+    let made = binding::bind(number, &plan, rig.pool.handle()).expect("bound");
+    let bound = binding::get(made).expect("there");
+    for _ in 0..200 {
+        let step = bound.begin(0, &streams).expect("none is open");
+        act(&rig, acts, None, step, &mut random);
+        slow::end(step, false).expect("all are free");
+        rig.work(&mut random);
+    }
+    let (_, wrong) = rig.finish();
+    let totals = bound.totals();
+    let births = acts.iter().filter(|act| matches!(act, Act::Alloc(..))).count() as u64;
+    assert_eq!((totals.served, totals.fallbacks), (200 * births, 0), "seed {seed}");
+    drop(bound);
+    binding::unbind(made).expect("idle");
+    recordings::let_go(recording).expect("held");
+    rig.end();
+    (totals.fences, totals.fences_left_out, wrong)
+}
+
+/// A buffer that is freed on another lane than its own: who takes its bytes there is behind the
+/// work of the lane where it was born only by the recorded fence.
+#[test]
+fn a_free_on_another_lane_keeps_the_fence() {
+    let acts = |fence: &[Act]| {
+        let mut acts = vec![Act::Alloc('a', 4096, 0), Act::Work('a', 0)];
+        acts.extend(fence);
+        acts.extend([Act::Free('a', 1), Act::Alloc('c', 4096, 1), Act::Work('c', 1)]);
+        acts.push(Act::Free('c', 1));
+        acts
+    };
+    assert_eq!(acted(&acts(&[Act::Fence]), 4096), (200, 0, 0));
+    let (issued, left_out, wrong) = acted(&acts(&[]), 4096);
+    assert_eq!((issued, left_out, wrong > 0), (0, 0, true), "the canary: {wrong}");
+}
+
+/// A buffer that another lane uses: its work there is behind that on the bytes' buffer before only
+/// by the recorded fence, before whichever birth that comes.
+#[test]
+fn a_use_on_another_lane_keeps_the_fence() {
+    let acts = |fence: &[Act]| {
+        // Beside d both have the same bytes.
+        let mut acts = vec![Act::Alloc('d', 4096, 0), Act::Alloc('a', 4096, 0)];
+        acts.extend([Act::Work('a', 0), Act::Free('a', 0), Act::Alloc('c', 4096, 0)]);
+        acts.extend(fence);
+        // No birth on the other lane: no death comes before one.
+        acts.extend([Act::Free('d', 0), Act::Alloc('e', 4096, 0), Act::Use('c', 1)]);
+        acts.extend([Act::Work('c', 1), Act::Free('e', 0), Act::Free('c', 0)]);
+        acts
+    };
+    assert_eq!(acted(&acts(&[Act::Fence]), 8192), (200, 0, 0));
+    let (issued, left_out, wrong) = acted(&acts(&[]), 8192);
+    assert_eq!((issued, left_out, wrong > 0), (0, 0, true), "the canary: {wrong}");
+}
+
 /// With fences that are never issued the marks must tell: else the tests above show nothing.
 #[test]
 fn the_canary_of_forgotten_fences_is_caught() {

@@ -87,13 +87,15 @@ impl Rig {
         self.driver.stream_create().expect("a stream").0
     }
 
-    fn mark(&self, (address, bytes): (usize, usize), value: u64, lane: usize) {
+    /// Queues the marks of a buffer's ends on a lane.
+    pub fn mark(&self, (address, bytes): (usize, usize), value: u64, lane: usize) {
         let words = [address, bytes, value as usize, 0];
         let stream = StreamHandle(self.streams[lane]);
         self.driver.inner().launch(stream, write, words).expect("a live stream");
     }
 
-    fn look(&self, (address, bytes): (usize, usize), value: u64, lane: usize) {
+    /// Queues a look on a lane whether they are there.
+    pub fn look(&self, (address, bytes): (usize, usize), value: u64, lane: usize) {
         let words = [address, bytes, value as usize, std::ptr::from_ref(self.marks) as usize];
         let stream = StreamHandle(self.streams[lane]);
         self.driver.inner().launch(stream, check, words).expect("a live stream");
