@@ -315,11 +315,12 @@ static void peers_in(void) {
   OK(cuMemsetD32Async(p, 55, PEERS_WORDS, stream));
   OK(cuMemcpyDtoDAsync_v2(own, p, 5 * MIB, stream));
   OK(cuIpcCloseMemHandle(p));
-  /* The last close waits for what either device does with it. */
+  /* The last close waits for what either device does with it. Nothing orders device 0's stream
+   * behind the copy: it leaves the words alone that are looked at. */
   for (unsigned i = 0; i < 20; i++) {
     OK(cuMemsetD32Async(p, i, PEERS_WORDS, stream));
     OK(cuCtxSetCurrent(first));
-    OK(cuMemsetD32Async(p, i, PEERS_WORDS, NULL));
+    OK(cuMemsetD32Async(p + 4, i, PEERS_WORDS - 2, NULL));
     OK(cuCtxSetCurrent(second));
   }
   OK(cuIpcCloseMemHandle(p));
