@@ -51,6 +51,8 @@ class Shown(unittest.TestCase):
             own = {
                 "PATH": folder + os.pathsep + os.environ["PATH"],
                 "LD_LIBRARY_PATH": os.environ["LD_LIBRARY_PATH"] + f":{library.parent}",
+                # PyTorch warns where NumPy is not installed.
+                "PYTHONWARNINGS": "ignore::UserWarning",
             }
             without = {k: v for k, v in os.environ.items() if k != "FOREBAY_SIM_REPORT"}
             run = subprocess.run(
