@@ -250,7 +250,8 @@ pub const VARIABLES: &[Variable] = &[
         "FOREBAY_KEEPER_BUDGET_MS",
         "milliseconds from 0 to 1000",
         "100",
-        "Time that the keeper may work in each second. Where work waits for it, it rests at most a second after a look that took longer.",
+        "Time that the keeper may work in each second. Where work waits for it, it rests at most \
+         a second after a look that took longer.",
         keeper_budget_ms = |text| parse::millis(text, 1000)
     ),
     variable!(
