@@ -1,5 +1,6 @@
 /* A program under two layers: the first argument says whether the other one (layer.c) comes first
- * and sees all calls, or last and sees none that the pool serves. */
+ * and sees all calls, or last and sees none, neither what the pool serves nor what goes on to the
+ * driver. The second argument is the least size that is the pool's. */
 #include "cu.h"
 
 #include <dlfcn.h>
@@ -8,7 +9,9 @@ extern int layer_allocations __attribute__((weak)), layer_frees __attribute__((w
     layer_pages __attribute__((weak));
 
 int main(int count, char **arguments) {
-  int first = count > 1 && strcmp(arguments[1], "first") == 0;
+  IS(count, 3);
+  int first = strcmp(arguments[1], "first") == 0;
+  int all = strcmp(arguments[2], "0") == 0;
   CUdeviceptr p = 0;
   CUstream stream;
   unsigned word = 0;
@@ -30,7 +33,9 @@ int main(int count, char **arguments) {
   void *found = dlsym(RTLD_DEFAULT, "cuMemAlloc_v2");
   IS(dladdr(found, &info) != 0, 1);
   IS(strstr(info.dli_fname, first ? "liblayer.so" : "libforebay_preload.so") != NULL, 1);
-  IS(served("cuMemAlloc_v2") + served("cuMemAllocAsync"), 20);
+  IS(served("cuMemAlloc_v2"), 10);
+  IS(served("cuMemAllocAsync"), all ? 10 : 0);
+  IS(passed("cuMemAllocAsync"), all ? 0 : 10);
   IS(layer_allocations, first ? 20 : 0);
   IS(layer_frees, first ? 20 : 0);
   /* The pool asks the driver itself for its pages. */

@@ -190,7 +190,9 @@ fn fuzz_one(name: &str, target: &str, clock: &Clock, tally: &mut Tally) {
         return tally.skip(name, "no time left for it");
     };
     let mut command = nightly("cargo");
-    command.args(["fuzz", "run", target, "--", &format!("-max_total_time={FUZZ_SECONDS}")]);
+    // Without a line for each new input: thousands of them would hide what else was printed.
+    let limit = format!("-max_total_time={FUZZ_SECONDS}");
+    command.args(["fuzz", "run", target, "--", "-verbosity=0", "-print_final_stats=1", &limit]);
     command.env("FOREBAY_LIMIT", "1GiB");
     println!("$ {}", proc::describe(&command));
     let end = proc::stream(&mut command, Some(left), |_| ());
