@@ -27,7 +27,7 @@ int main(void) {
     OK(cuMemAlloc_v2(&p[i], 2 * MIB));
     OK(cuMemsetD32_v2(p[i], 1000u + (unsigned)i, 2 * MIB / 4));
   }
-  for (int i = 0; i < BLOCKS; i += 2) {
+  for (int i = 0; i < BLOCKS; i++) {
     place[i] = place_of(p[i]);
   }
   for (int i = 1; i < BLOCKS; i += 2) {
@@ -37,6 +37,14 @@ int main(void) {
   /* Pages of the freed blocks move together. */
   OK(cuMemAlloc_v2(&large, 120 * MIB));
   OK(cuMemsetD32_v2(large, 1, 120 * MIB / 4));
+  int moved = 0;
+  for (CUdeviceptr at = large; at < large + 120 * MIB; at += 2 * MIB) {
+    long here = place_of(at);
+    for (int i = 1; i < BLOCKS; i += 2) {
+      moved += place[i] == here && p[i] != at;
+    }
+  }
+  IS(moved >= BLOCKS / 4, 1);
   for (int i = 0; i < BLOCKS; i += 2) {
     unsigned word = 0;
     IS(place_of(p[i]), place[i]);
