@@ -11,6 +11,7 @@ use crate::args::Args;
 use crate::{Outcome, proc};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 /// The two programs.
 pub struct Tools {
@@ -65,6 +66,10 @@ urllib.request.urlopen(index, context=tls, timeout=60).read(1)
 "#;
 const PIP_WHEEL: &str = "pip-24.3.1-py3-none-any.whl";
 const PIP_SHA256: &str = "3790624780082365f47549d032f3770eeb2b1e8bd1f7b2e02dace1afa361b4ed";
+
+/// How often a transfer is tried, and the pause between.
+const TRIES: usize = 3;
+const PAUSE: Duration = Duration::from_secs(5);
 
 /// `cargo xtask tools`: makes them be there and says where they are.
 pub fn run(args: Args) -> Outcome<()> {
@@ -143,6 +148,13 @@ pub fn install_pinned_with(
         return Ok(());
     }
     println!("fetching pinned wheels into {}", dir.display());
+    again(|| fetch_pinned(dir, requirements, flags))?;
+    works()?;
+    proc::write(&stamp, requirements)
+}
+
+/// Fetches the wheels into an emptied folder.
+fn fetch_pinned(dir: &Path, requirements: &str, flags: &[&str]) -> Outcome<()> {
     if dir.exists() {
         std::fs::remove_dir_all(dir).map_err(|e| format!("{}: {e}", dir.display()))?;
     }
@@ -155,9 +167,30 @@ pub fn install_pinned_with(
         .arg(dir)
         .arg("--requirement")
         .arg(&list);
-    proc::capture(&mut pip)?;
-    works()?;
-    proc::write(&stamp, requirements)
+    proc::capture(&mut pip).map(drop)
+}
+
+/// Runs what needs the network up to [`TRIES`] times, as long as it fails and the package index
+/// answers; a transfer that broke off is no failure of ours. The last error.
+fn again(fetch: impl FnMut() -> Outcome<()>) -> Outcome<()> {
+    tries(fetch, || index_answers().is_ok(), PAUSE)
+}
+
+fn tries(
+    mut fetch: impl FnMut() -> Outcome<()>,
+    answers: impl Fn() -> bool,
+    pause: Duration,
+) -> Outcome<()> {
+    for _ in 1..TRIES {
+        match fetch() {
+            Err(why) if answers() => {
+                println!("trying again: {}", why.lines().last().unwrap_or_default());
+                std::thread::sleep(pause);
+            }
+            done => return done,
+        }
+    }
+    fetch()
 }
 
 /// Whether the package index (the one pip's settings name) can be reached; else why not.
@@ -174,6 +207,32 @@ fn fetch_pip(dir: &Path) -> Outcome<PathBuf> {
     let wheel = dir.join(PIP_WHEEL);
     let mut python = proc::program("python3");
     python.args(["-c", FETCH_PIP, PIP_WHEEL, PIP_SHA256]).arg(&wheel);
-    proc::capture(&mut python).map_err(|e| format!("no pip, and it cannot be fetched: {e}"))?;
+    again(|| proc::capture(&mut python).map(drop))
+        .map_err(|e| format!("no pip, and it cannot be fetched: {e}"))?;
     Ok(wheel)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How often a transfer is tried that fails so many times first, and whether it came.
+    fn tried(failures: usize, answers: bool) -> (usize, bool) {
+        let mut count = 0;
+        let fetch = || {
+            count += 1;
+            if count > failures { Ok(()) } else { Err("broke off".to_owned()) }
+        };
+        let came = tries(fetch, || answers, Duration::ZERO).is_ok();
+        (count, came)
+    }
+
+    #[test]
+    fn a_transfer_is_tried_again_where_the_index_answers() {
+        assert_eq!(
+            [tried(0, true), tried(2, true), tried(3, true)],
+            [(1, true), (3, true), (3, false)]
+        );
+        assert_eq!(tried(1, false), (1, false));
+    }
 }
