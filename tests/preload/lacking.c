@@ -1,5 +1,5 @@
 /* A driver that lacks the functions which the arguments name. Prints what each way to look them up
- * answers, which must be what it answers without the preload library; what the driver has is served. */
+ * answers, which must be what it answers without the preload library; what it has is served. */
 #include "cu.h"
 
 #include <dlfcn.h>
