@@ -129,7 +129,16 @@ impl Settings {
 
     /// Whether freed memory is overwritten: by work that the pool queues itself.
     pub fn wipes(&self) -> bool {
-        self.debug.poison || self.scrub
+        self.overwrites_with().is_some()
+    }
+
+    /// What freed memory is overwritten with; `None`: it keeps what it held.
+    pub fn overwrites_with(&self) -> Option<u8> {
+        match (self.debug.poison, self.scrub) {
+            (true, _) => Some(wipes::POISON),
+            (false, true) => Some(0),
+            (false, false) => None,
+        }
     }
 
     /// Whether each block gets a record: when and where it was allocated.

@@ -7,8 +7,9 @@
 //! allocation fails; what is unmapped goes back to the stock. Nothing is unmapped while a capture
 //! is open, nor, with `FOREBAY_MOVE=idle` or `0`, while the device works. In the accounts these
 //! bytes are a state of their own. Unmapping is not a fence: the owner knows that nothing on the
-//! device touches a row any more. Memory of regions is not overwritten by `FOREBAY_SCRUB` or
-//! poison. Cost: the driver's calls.
+//! device touches a row any more. With `FOREBAY_SCRUB` or poison a row is overwritten before it is
+//! unmapped, and the call waits for that; where the driver refuses it the row stays. Cost: the
+//! driver's calls.
 
 use super::control::{driver_error, tell_unmapped};
 use super::core::Core;

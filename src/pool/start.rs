@@ -37,6 +37,7 @@ pub(super) fn new_core(driver: Arc<dyn Driver>, settings: Settings) -> Result<Co
     let fuse = Arc::new(Fuse::new(driver));
     let driver: Arc<dyn Driver> = Arc::clone(&fuse) as Arc<dyn Driver>;
     let mut vmem = Vmem::new(Arc::clone(&driver));
+    vmem.overwrite(settings.overwrites_with());
     let covered = first_space(&*driver, &mut vmem, settings.limit)?;
     core_over(fuse, vmem, &device, covered, settings)
 }

@@ -62,11 +62,7 @@ impl Core {
     }
 
     fn overwrite(&mut self, address: usize, bytes: usize, stream: StreamHandle) -> bool {
-        let value = match (self.settings.debug.poison, self.settings.scrub) {
-            (true, _) => POISON,
-            (false, true) => 0,
-            (false, false) => return true,
-        };
+        let Some(value) = self.settings.overwrites_with() else { return true };
         match self.driver.0.fill(address, value, bytes, stream) {
             // A capture that nobody told of.
             Err(error) if error.code == Code::Other(codes::CAPTURE_UNSUPPORTED) => false,

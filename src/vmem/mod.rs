@@ -20,7 +20,7 @@ mod share;
 #[cfg(test)]
 mod tests;
 
-use crate::driver::{Code, Driver, DriverError, DriverResult, PageHandle};
+use crate::driver::{Code, Driver, DriverError, DriverResult, PageHandle, StreamHandle};
 use regions::{Region, RegionId};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -92,6 +92,10 @@ pub struct Vmem {
     next_region: RegionId,
     /// Pages mapped in regions, stranded ones left out.
     region_pages: usize,
+    /// What pages of regions are overwritten with before they are given back.
+    overwrite: Option<u8>,
+    /// The stream that does it.
+    wiper: Option<StreamHandle>,
 }
 
 impl Vmem {
@@ -117,6 +121,8 @@ impl Vmem {
             regions: BTreeMap::new(),
             next_region: 0,
             region_pages: 0,
+            overwrite: None,
+            wiper: None,
         }
     }
 

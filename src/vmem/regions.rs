@@ -4,7 +4,9 @@
 //! from 0 and hold pages of the pool's stock, or none. Promises: what is mapped is open to the
 //! pool's present peers; a map is done whole or not at all, save granules that are then
 //! *stranded*; those, and regions given up that could not be unmapped, are retried by
-//! [`Vmem::recover`]. Must not know what a region is for. Cost: the driver's calls.
+//! [`Vmem::recover`]. Where freed contents are to be overwritten ([`Vmem::overwrite`]) a page is
+//! before it is unmapped; one that the driver would not overwrite stays mapped and is nobody's.
+//! Must not know what a region is for. Cost: the driver's calls; a wait for the fill.
 
 use super::Vmem;
 use crate::driver::{Call, Code, DriverError, DriverResult, PageHandle};
@@ -32,6 +34,8 @@ pub(super) struct Region {
     pages: BTreeMap<u32, PageHandle>,
     /// Granules whose page is mapped and should not be.
     stranded: Vec<u32>,
+    /// Those of them that nobody was given: they may be out of the device's reach.
+    unseen: Vec<u32>,
     /// Its owner is gone: it is to be unmapped and given back.
     given_up: bool,
 }
@@ -69,8 +73,9 @@ impl Vmem {
         self.calls.reserves += 1;
         let id = self.next_region;
         self.next_region += 1;
-        let (pages, stranded) = (BTreeMap::new(), Vec::new());
-        self.regions.insert(id, Region { base, bytes, pages, stranded, given_up: false });
+        let (pages, stranded, unseen) = (BTreeMap::new(), Vec::new(), Vec::new());
+        let given_up = false;
+        self.regions.insert(id, Region { base, bytes, pages, stranded, unseen, given_up });
         Ok((id, base))
     }
 
@@ -117,22 +122,65 @@ impl Vmem {
         }
     }
 
-    /// Unmaps a row that nothing needs any more; where that fails its granules are stranded.
+    /// Unmaps a row that nobody was given; where that fails its granules are stranded.
     pub fn drop_row(&mut self, id: RegionId, row: Row) {
         if row.len == 0 {
             return;
         }
-        let Err(error) = self.unmap_region(id, row) else { return };
+        let Err(error) = self.take_row(id, row) else { return };
         tracing::error!(%error, id, ?row, "undo failed; pages of a region are stranded");
         if let Some(region) = self.regions.get_mut(&id) {
             region.stranded.extend(row.first..row.first + row.len);
+            region.unseen.extend(row.first..row.first + row.len);
             self.region_pages -= row.len as usize;
         }
+    }
+
+    /// What pages hold from now on when regions give them back; `None`: what they held.
+    pub fn overwrite(&mut self, with: Option<u8>) {
+        self.overwrite = with;
     }
 
     /// Unmaps a row of backed granules in one call; their pages go to the stock. The caller knows
     /// that nothing on the device touches them any more.
     pub fn unmap_region(&mut self, id: RegionId, row: Row) -> DriverResult<()> {
+        if let Some(value) = self.overwrite {
+            self.wipe_row(id, row, value)?;
+        }
+        self.take_row(id, row)
+    }
+
+    /// Overwrites what a row's owner had, and waits for that. One stream serves all: a fill whose
+    /// end could not be seen comes before the next try's, which is awaited before pages go.
+    fn wipe_row(&mut self, id: RegionId, row: Row, value: u8) -> DriverResult<()> {
+        let region = self.regions.get(&id).ok_or(NO_REGION)?;
+        let seen: Vec<Row> = region
+            .rows(|g| (row.first..row.first + row.len).contains(&g) && !region.unseen.contains(&g));
+        if seen.is_empty() {
+            return Ok(());
+        }
+        let stream = match self.wiper {
+            Some(stream) => stream,
+            None => *self.wiper.insert(self.driver.stream_create()?),
+        };
+        seen.iter().try_for_each(|part| {
+            let address = region.base + part.first as usize * self.granule;
+            self.driver.fill(address, value, part.len as usize * self.granule, stream)
+        })?;
+        self.driver.stream_synchronize(stream)
+    }
+
+    /// Ends the stream that clears pages, and what it has to do.
+    fn end_wiper(&mut self) -> DriverResult<()> {
+        if let Some(stream) = self.wiper {
+            self.driver.stream_synchronize(stream)?;
+            self.driver.stream_destroy(stream)?;
+            self.wiper = None;
+        }
+        Ok(())
+    }
+
+    fn take_row(&mut self, id: RegionId, row: Row) -> DriverResult<()> {
         let region = self.regions.get_mut(&id).ok_or(NO_REGION)?;
         let address = region.base + row.first as usize * self.granule;
         self.driver.unmap(address, row.len as usize * self.granule)?;
@@ -141,6 +189,7 @@ impl Vmem {
             let page = region.pages.remove(&g);
             self.stock.push(page.expect("the caller unmaps backed granules"));
             self.mapped_pages -= 1;
+            region.unseen.retain(|&unseen| unseen != g);
             match region.stranded.iter().position(|&stranded| stranded == g) {
                 Some(at) => _ = region.stranded.swap_remove(at),
                 None => self.region_pages -= 1,
@@ -234,8 +283,10 @@ impl Vmem {
         }
     }
 
-    /// Gives all regions back, for the pool's end.
+    /// Gives all regions back, for the pool's end: their pages go on to the driver as they are.
     pub(super) fn close_regions(&mut self) -> DriverResult<()> {
+        self.overwrite = None;
+        self.end_wiper()?;
         while let Some(&id) = self.regions.keys().next() {
             self.close_region(id)?;
         }

@@ -15,6 +15,8 @@ mod faults;
 mod grow;
 #[path = "paged/late.rs"]
 mod late;
+#[path = "paged/scrub.rs"]
+mod scrub;
 #[path = "paged/tables.rs"]
 mod tables;
 

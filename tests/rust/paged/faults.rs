@@ -41,7 +41,7 @@ fn refused(error: &MemoryError) {
 }
 
 impl Stage {
-    fn new(order: Order) -> Stage {
+    fn new(order: Order, scrub: bool) -> Stage {
         let options = HostOptions {
             total_bytes: 64 * PAGE,
             granularity: PAGE,
@@ -52,6 +52,7 @@ impl Stage {
         let mut settings = device::settings(&driver);
         settings.oom_wait = std::time::Duration::ZERO;
         settings.limit = (40 * PAGE) as u64;
+        settings.scrub = scrub;
         let pool = device::pool(&driver, settings);
         let stream = driver.stream_create().expect("no fault yet").0;
         let geometry = small(order);
@@ -297,11 +298,21 @@ const MODES: [Mode; 7] = [
 ];
 
 fn sweep(order: Order, prepare: fn(&mut Stage), act: fn(&mut Stage), kinds: &[Call]) {
+    sweep_over((order, false), prepare, act, kinds);
+}
+
+/// Each call fails, once and for ever, with freed contents cleared or not.
+fn sweep_over(
+    (order, scrub): (Order, bool),
+    prepare: fn(&mut Stage),
+    act: fn(&mut Stage),
+    kinds: &[Call],
+) {
     let mut struck = BTreeSet::new();
     for (number, mode) in MODES.iter().enumerate() {
         for nth in 1.. {
             let caught = std::panic::AssertUnwindSafe(|| {
-                let mut stage = Stage::new(order);
+                let mut stage = Stage::new(order, scrub);
                 prepare(&mut stage);
                 stage.check();
                 let driver = Arc::clone(&stage.driver);
@@ -347,6 +358,12 @@ fn growing_and_shrinking_blocks() {
 fn growing_and_shrinking_layers() {
     let made = |stage: &mut Stage| assert!(stage.make_memory());
     sweep(Order::LayerOuter, made, resizing, &KINDS);
+}
+
+#[test]
+fn shrinking_with_contents_cleared() {
+    let kinds = [Call::Unmap, Call::StreamCreate, Call::Fill, Call::StreamSynchronize];
+    sweep_over((Order::LayerOuter, true), |_| {}, resizing, &kinds);
 }
 
 #[test]
