@@ -83,6 +83,8 @@ struct World {
     passed: u64,
     live: Vec<Live>,
     copies: Vec<(Copies, Vec<Copied>)>,
+    /// Sequences that ended: prompts begin as they did.
+    ended: Vec<(u64, Vec<i32>)>,
     met: Met,
 }
 
@@ -163,6 +165,7 @@ impl World {
             passed: 0,
             live: Vec::new(),
             copies: Vec::new(),
+            ended: Vec::new(),
             met: Met::default(),
         }
     }
@@ -296,6 +299,7 @@ impl World {
         match self.rng.below(100) {
             0..15 => self.open(),
             _ if live == 0 => {}
+            15..22 if self.is_hybrid() => self.trim(at),
             15..46 => self.append(at),
             46..60 => self.commit(at),
             60..67 => self.rollback(at),
@@ -331,14 +335,27 @@ impl World {
         }
     }
 
+    /// A prompt and its salt: new, or one that begins as a sequence that ended.
+    fn prompt(&mut self) -> (u64, Vec<i32>) {
+        if self.ended.is_empty() || self.rng.chance(40) {
+            return (self.rng.below(2) as u64, self.fresh(20));
+        }
+        let at = self.rng.below(self.ended.len());
+        let (salt, mut tokens) = self.ended[at].clone();
+        if self.rng.chance(50) {
+            tokens.truncate(self.rng.below(tokens.len() + 1));
+        }
+        tokens.extend(self.fresh(6));
+        (salt, tokens)
+    }
+
     fn open(&mut self) {
-        let salt = self.rng.below(2) as u64;
+        let (salt, prompt) = self.prompt();
         let priority = self.rng.below(8) as u8;
         let seq = match self.cache.open(Open { salt, priority }) {
             Err(KvError::TooManySequences) => return self.met.refused += 1,
             opened => opened.expect("the priority is one"),
         };
-        let prompt = self.fresh(20);
         let found = self.cache.find_prefix(seq, &prompt).expect("it is empty");
         let tokens = prompt[..found.tokens as usize].to_vec();
         assert!(self.prefixes || tokens.is_empty());
@@ -490,6 +507,12 @@ impl World {
     fn free(&mut self, at: usize) {
         let after = self.after();
         let gone = self.live.swap_remove(at);
+        if self.ended.len() < 8 {
+            self.ended.push((gone.salt, gone.tokens.clone()));
+        } else {
+            let at = self.rng.below(8);
+            self.ended[at] = (gone.salt, gone.tokens.clone());
+        }
         self.giving_back(gone.seq, after, |cache| cache.free(&[gone.seq], after)).expect("open");
         assert_eq!(self.cache.len(gone.seq), Err(KvError::Stale));
     }
