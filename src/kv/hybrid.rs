@@ -163,13 +163,13 @@ impl Hybrid {
             }
             match blocks.companion(anchor) {
                 None => blocks.join(block, anchor, digest, events),
-                Some(other) if dedupe && blocks.all[block as usize].refs == 1 => {
+                // Nothing continues it: whoever else holds the block is not concerned.
+                Some(other) if dedupe => {
                     blocks.reuse(other, found.priority);
                     blocks.release(block, after);
                     table.blocks[at] = other;
                     table.changed = table.changed.min(at as u32);
                 }
-                // The next block does not depend on it: the sequence goes on registering.
                 Some(_) => {}
             }
         }

@@ -83,10 +83,7 @@ impl Blocks {
     ) {
         debug_assert!(self.all[id as usize].refs > 0 && self.companion(anchor).is_none());
         debug_assert_eq!(self.all[id as usize].known, Known::No);
-        if id >= self.end {
-            return;
-        }
-        // One above the end, which drains.
+        // One above the end, which drains and is hit no more.
         let before = self.companions.of[anchor as usize];
         if before != NONE {
             self.give_up(before, events);

@@ -6,6 +6,8 @@
 mod verify;
 
 use super::super::*;
+use std::cell::RefCell;
+use std::collections::HashMap;
 
 struct Rng(u64);
 
@@ -83,6 +85,8 @@ struct World {
     passed: u64,
     live: Vec<Live>,
     copies: Vec<(Copies, Vec<Copied>)>,
+    /// Rows as they were told.
+    rows: RefCell<HashMap<(usize, Seq), Vec<i32>>>,
     /// Sequences that ended: prompts begin as they did.
     ended: Vec<(u64, Vec<i32>)>,
     met: Met,
@@ -165,6 +169,7 @@ impl World {
             passed: 0,
             live: Vec::new(),
             copies: Vec::new(),
+            rows: RefCell::default(),
             ended: Vec::new(),
             met: Met::default(),
         }
@@ -182,10 +187,11 @@ impl World {
         self.fence
     }
 
+    /// A sequence's row, of which what changes is told.
     fn blocks_of(&self, group: usize, seq: Seq) -> Vec<u32> {
-        let mut row = vec![-1; 64];
-        let delta = self.cache.row(group as u32, seq, &mut row, true).expect("it is there");
-        assert_eq!(delta.from, 0);
+        let mut rows = self.rows.borrow_mut();
+        let row = rows.entry((group, seq)).or_insert_with(|| vec![0; 64]);
+        self.cache.row(group as u32, seq, row, false).expect("it is there");
         row.iter().map(|&block| block as u32).collect()
     }
 
@@ -299,7 +305,8 @@ impl World {
         match self.rng.below(100) {
             0..15 => self.open(),
             _ if live == 0 => {}
-            15..22 if self.is_hybrid() => self.trim(at),
+            15..21 if self.is_hybrid() => self.trim(at),
+            21..23 if self.is_hybrid() => self.resize(),
             15..46 => self.append(at),
             46..60 => self.commit(at),
             60..67 => self.rollback(at),
@@ -359,6 +366,10 @@ impl World {
         let found = self.cache.find_prefix(seq, &prompt).expect("it is empty");
         let tokens = prompt[..found.tokens as usize].to_vec();
         assert!(self.prefixes || tokens.is_empty());
+        for group in 0..self.groups.len() {
+            let row = self.blocks_of(group, seq);
+            row.into_iter().for_each(|block| self.below_end(group, block));
+        }
         let committed = tokens.len();
         let gone = self.groups.iter().map(|group| {
             // What a token behind the whole blocks sees is there, and no block before.
@@ -515,6 +526,7 @@ impl World {
         }
         self.giving_back(gone.seq, after, |cache| cache.free(&[gone.seq], after)).expect("open");
         assert_eq!(self.cache.len(gone.seq), Err(KvError::Stale));
+        self.rows.borrow_mut().retain(|(_, seq), _| *seq != gone.seq);
     }
 
     fn end(mut self) {
@@ -568,6 +580,7 @@ fn the_cache_agrees_with_a_naive_model() {
             std::panic::resume_unwind(panic)
         });
     }
-    eprintln!("{met:?}");
-    assert!(seeds.count() == 1 || (met.refused > 1000 && met.hits > 1000), "{met:?}");
+    let enough = met.refused > 1000 && met.hits > 2000 && met.hybrid > 1000;
+    let kinds = met.cut > 100 && met.copied > 30 && met.missing > 100;
+    assert!(seeds.count() == 1 || (enough && kinds), "{met:?}");
 }

@@ -77,6 +77,8 @@ impl World {
         self.cache.csr(group as u32, &[live.seq], &mut csr).expect("it holds tokens");
         let per_block = self.groups[group].geometry.block_tokens as usize;
         let pages = csr.indices.len();
+        let told = self.rows.borrow()[&(group, live.seq)][gone..][..pages].to_vec();
+        assert_eq!(csr.indices, told, "group {group}");
         assert_eq!(csr.indptr, [0, pages as i32]);
         let len = (gone + pages) * per_block + csr.last_page_len[0] as usize - per_block;
         assert_eq!(len, live.tokens.len());
