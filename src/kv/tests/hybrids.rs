@@ -62,7 +62,7 @@ fn what_does_not_go_with_prefixes_is_refused() {
     let refused = |content, what: &str| {
         let mut config = configured(4, 8, 8);
         config.groups[0].geometry.content = content;
-        let error = KvCache::new(config).err().expect("it makes no sense");
+        let error = KvCache::new(config).expect_err("it makes no sense");
         assert!(matches!(error, KvError::Config(_)) && error.to_string().contains(what), "{error}");
     };
     refused(Content::Attention { window: 4 }, "full attention");
