@@ -462,11 +462,11 @@ static void hybrids(void) {
   prompt(tokens, 64);
   const forebay_kv_seq first = opened(kv), second = opened(kv);
   CHECK_OK(forebay_kv_append(kv, first, tokens, 64, NULL));
-  CHECK_OK(forebay_kv_commit(kv, first, 64, FOREBAY_KV_NO_FENCE));
+  CHECK_OK(forebay_kv_commit(kv, first, 64, 0));
   for (uint32_t g = 0; g < 2; g++) {
     CHECK_OK(forebay_kv_row(kv, g, first, rows[g], 4, 1, &delta));
   }
-  CHECK_OK(forebay_kv_trim(kv, first, FOREBAY_KV_WINDOWS, FOREBAY_KV_NO_FENCE));
+  CHECK_OK(forebay_kv_trim(kv, first, FOREBAY_KV_WINDOWS, 0));
   forebay_kv_match found;
   CHECK_OK(forebay_kv_find_prefix(kv, second, tokens, 63, &found));
   CHECK(found.shared == 48 && found.tokens == 63);
