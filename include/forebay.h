@@ -1147,7 +1147,8 @@ typedef struct forebay_kv_event {
    */
   uint32_t reserved;
   /**
-   * What it is, or was, known by.
+   * What it is, or was, known by: in a group with a window what the block of full attention with
+   * the same tokens is.
    */
   struct forebay_kv_digest digest;
 } forebay_kv_event;

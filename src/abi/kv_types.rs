@@ -276,7 +276,8 @@ pub struct KvEvent {
     pub block: u32,
     /// 0.
     pub reserved: u32,
-    /// What it is, or was, known by.
+    /// What it is, or was, known by: in a group with a window what the block of full attention with
+    /// the same tokens is.
     pub digest: KvDigest,
 }
 
