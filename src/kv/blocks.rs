@@ -7,8 +7,8 @@
 //! full length are *closed* ([`resize`]). Promises that these six sum to all blocks, that a block
 //! is given out only when its fence has passed, and that a cached prefix goes only after all that
 //! continue it: whoever holds a registered block holds its parent too, so what continues a cached
-//! block is itself nobody's. Eviction walks to a leaf; it calls nothing and never nests. Blocks of a
-//! window beside prefixes continue nothing ([`companions`]).
+//! block is itself nobody's. Eviction walks to a leaf; it calls nothing and never nests. Blocks of
+//! a window beside prefixes continue nothing ([`companions`]).
 //! Not for sharing between threads. Cost: some stores a block and call.
 
 mod audit;
