@@ -536,7 +536,8 @@ typedef struct forebay_kv_group {
    */
   uint32_t content;
   /**
-   * Tokens that a query sees, itself included; 0: all.
+   * Tokens that a query sees, itself included; 0: all. A hit gives the group the last blocks
+   * alone that the next token sees, with the null block before.
    */
   uint32_t window;
   /**
@@ -582,7 +583,9 @@ typedef struct forebay_kv_options {
    */
   uint32_t max_blocks;
   /**
-   * 1: prefixes are kept and hit; 0: not.
+   * 1: prefixes are kept and hit; 0: not. With 1 one group at least is of full attention (a
+   * window of 0, or latent); groups with a window may be beside it, states not; all have as many
+   * tokens a block.
    */
   uint32_t prefixes;
   /**
@@ -1144,7 +1147,8 @@ typedef struct forebay_kv_event {
    */
   uint32_t reserved;
   /**
-   * What it is, or was, known by.
+   * What it is, or was, known by: in a group with a window what the block of full attention with
+   * the same tokens is.
    */
   struct forebay_kv_digest digest;
 } forebay_kv_event;
@@ -2157,7 +2161,9 @@ forebay_status forebay_kv_len(forebay_kv_t kv, forebay_kv_seq seq, uint32_t *tok
 
 /**
  * Gives an empty sequence the longest prefix of `tokens` that is there. A model needs at least
- * one token to compute: leave the prompt's last one out. Nothing found is no error.
+ * one token to compute: leave the prompt's last one out. Nothing found is no error. In a group
+ * with a window the null block stands before what the next token sees, as after
+ * forebay_kv_trim(); what that gave back can be hit until it is given up.
  *
  * @return FOREBAY_ERROR_UNSUPPORTED when the sequence holds tokens; FOREBAY_ERROR_STALE_SEQUENCE.
  *

@@ -296,7 +296,9 @@ pub unsafe extern "C" fn forebay_kv_len(kv: KvT, seq: KvSeq, tokens: *mut u32) -
 }
 
 /// Gives an empty sequence the longest prefix of `tokens` that is there. A model needs at least
-/// one token to compute: leave the prompt's last one out. Nothing found is no error.
+/// one token to compute: leave the prompt's last one out. Nothing found is no error. In a group
+/// with a window the null block stands before what the next token sees, as after
+/// forebay_kv_trim(); what that gave back can be hit until it is given up.
 ///
 /// @return FOREBAY_ERROR_UNSUPPORTED when the sequence holds tokens; FOREBAY_ERROR_STALE_SEQUENCE.
 ///

@@ -71,7 +71,8 @@ pub struct KvGroup {
     pub element: u32,
     /// FOREBAY_KV_ATTENTION and so on.
     pub content: u32,
-    /// Tokens that a query sees, itself included; 0: all.
+    /// Tokens that a query sees, itself included; 0: all. A hit gives the group the last blocks
+    /// alone that the next token sees, with the null block before.
     pub window: u32,
     /// FOREBAY_KV_BLOCK_OUTER or FOREBAY_KV_LAYER_OUTER.
     pub order: u32,
@@ -97,7 +98,9 @@ pub struct KvOptions {
     pub max_sequences: u32,
     /// Blocks that one sequence may have in a group.
     pub max_blocks: u32,
-    /// 1: prefixes are kept and hit; 0: not.
+    /// 1: prefixes are kept and hit; 0: not. With 1 one group at least is of full attention (a
+    /// window of 0, or latent); groups with a window may be beside it, states not; all have as many
+    /// tokens a block.
     pub prefixes: u32,
     /// FOREBAY_KV_LRU and so on.
     pub policy: u32,
@@ -273,7 +276,8 @@ pub struct KvEvent {
     pub block: u32,
     /// 0.
     pub reserved: u32,
-    /// What it is, or was, known by.
+    /// What it is, or was, known by: in a group with a window what the block of full attention with
+    /// the same tokens is.
     pub digest: KvDigest,
 }
 

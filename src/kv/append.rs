@@ -82,7 +82,8 @@ impl Core {
         match tokens {
             Tokens::Count(_) => found.hashed = false,
             Tokens::Known(tokens) if keep && found.hashed => {
-                for (blocks, table) in self.groups.iter_mut().zip(&found.tables) {
+                let groups = self.groups.iter_mut().zip(&found.tables);
+                for (blocks, table) in groups.filter(|(blocks, _)| blocks.keeps_tokens()) {
                     let per_block = self.config.groups[0].geometry.block_tokens as usize;
                     let mut at = len as usize;
                     let mut rest = tokens;
@@ -172,7 +173,7 @@ impl Core {
         // The sequence's reference to the old block becomes the copy's; the new one gets another.
         blocks.hold_target(to);
         let mut held = vec![from];
-        if self.config.prefixes {
+        if blocks.keeps_tokens() {
             blocks.copy_tokens(from, to, tokens as usize);
             // Who holds a block that may be registered holds what it continues.
             let before = &table.blocks[..index as usize];

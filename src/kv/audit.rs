@@ -1,7 +1,8 @@
 //! The whole of a cache's accounts held against each other, and what is left at its end.
 //!
 //! Promises to find any reference too many or too few, any block in two states, any prefix whose
-//! beginning could go before it. Cost: all blocks and all tables, under the lock.
+//! beginning could go before it, any window's block that stands for a prefix that is not there.
+//! Cost: all blocks and all tables, under the lock.
 
 use super::blocks::NULL;
 use super::sequence::Seq;
@@ -81,6 +82,6 @@ impl Core {
             }
             blocks.audit(&refs)?;
         }
-        Ok(())
+        self.hybrid.as_ref().map_or(Ok(()), |hybrid| hybrid.audit(&self.groups))
     }
 }

@@ -7,10 +7,12 @@
 //! full length are *closed* ([`resize`]). Promises that these six sum to all blocks, that a block
 //! is given out only when its fence has passed, and that a cached prefix goes only after all that
 //! continue it: whoever holds a registered block holds its parent too, so what continues a cached
-//! block is itself nobody's. Eviction walks to a leaf; it calls nothing and never nests.
+//! block is itself nobody's. Eviction walks to a leaf; it calls nothing and never nests. Blocks of
+//! a window beside prefixes continue nothing ([`companions`]).
 //! Not for sharing between threads. Cost: some stores a block and call.
 
 mod audit;
+mod companions;
 mod resize;
 
 use super::NO_FENCE;
@@ -19,6 +21,7 @@ use super::events::{Event, Events};
 use super::evict::{Policy, Queue};
 use super::hash::{Digest, short};
 use super::index::Index;
+use companions::{Companions, Left};
 use std::collections::BTreeMap;
 
 /// No block.
@@ -46,6 +49,8 @@ pub(super) enum Known {
     Tokens,
     /// By a hash of the caller's.
     Raw,
+    /// By the registered block of another group that it goes with ([`companions`]).
+    Companion,
 }
 
 /// One block.
@@ -122,7 +127,7 @@ pub(super) struct Blocks {
     index: Index,
     /// The newest registered first block.
     roots: u32,
-    /// Each block's tokens, where prefixes are kept.
+    /// Each block's tokens, where prefixes are kept and known by them.
     tokens: Vec<i32>,
     digests: Vec<Digest>,
     block_tokens: usize,
@@ -137,6 +142,8 @@ pub(super) struct Blocks {
     closed: u32,
     /// Prefixes above the end that nobody uses any more.
     late: Vec<u32>,
+    companions: Companions,
+    left: Left,
 }
 
 /// Counts of a group's blocks by state; their sum, with the null block, is all that there are.
@@ -163,7 +170,8 @@ fn table<T: Clone>(len: usize, value: T) -> Result<Vec<T>> {
 }
 
 impl Blocks {
-    /// `count` blocks, the null block among them. `prefixes`: whether they may be registered.
+    /// `count` blocks, the null block among them. `prefixes`: whether they may be registered
+    /// by their tokens.
     pub(super) fn new(
         group: u32,
         count: u32,
@@ -199,6 +207,8 @@ impl Blocks {
             top: count as u32,
             closed: 0,
             late: Vec::new(),
+            companions: Companions::default(),
+            left: Left::default(),
         })
     }
 
@@ -377,6 +387,12 @@ impl Blocks {
         self.all[id as usize].known == Known::Tokens
     }
 
+    /// Whether blocks are registered by their tokens, which are noted, and continue each other.
+    #[inline]
+    pub(super) fn keeps_tokens(&self) -> bool {
+        !self.tokens.is_empty()
+    }
+
     pub(super) fn tokens(&self, id: u32) -> &[i32] {
         let start = id as usize * self.block_tokens;
         &self.tokens[start..][..self.block_tokens]
@@ -413,13 +429,14 @@ impl Blocks {
     }
 
     /// Among at most `most` blocks that continue `parent`, the one that shares most first tokens
-    /// with `tokens`, and how many.
+    /// with `tokens`, and how many; of those that `is_it` takes.
     pub(super) fn nearest(
         &self,
         parent: u32,
         salt: u64,
         tokens: &[i32],
         most: usize,
+        is_it: impl Fn(u32) -> bool,
     ) -> Option<(u32, usize)> {
         let mut at = if parent == NONE { self.roots } else { self.all[parent as usize].child };
         let mut best = None;
@@ -431,7 +448,7 @@ impl Blocks {
             if at < self.end && (parent != NONE || block.salt == salt) {
                 let pairs = self.tokens(at).iter().zip(tokens);
                 let same = pairs.take_while(|(a, b)| a == b).count();
-                if same > best.map_or(0, |(_, same)| same) {
+                if same > best.map_or(0, |(_, same)| same) && is_it(at) {
                     best = Some((at, same));
                 }
             }
@@ -486,22 +503,33 @@ impl Blocks {
     /// Makes a block that nothing continues unknown to the index.
     fn forget(&mut self, id: u32, events: &mut Events) {
         let digest = self.digests[id as usize];
-        self.index.remove(short(&digest), id);
-        let block = &mut self.all[id as usize];
-        let (parent, older, newer) = (block.parent, block.older, block.newer);
-        let tokens = std::mem::replace(&mut block.known, Known::No) == Known::Tokens;
-        (block.parent, block.older, block.newer) = (NONE, NONE, NONE);
-        if tokens {
-            match (newer, parent) {
-                (NONE, NONE) => self.roots = older,
-                (NONE, parent) => self.all[parent as usize].child = older,
-                (newer, _) => self.all[newer as usize].older = older,
+        match std::mem::replace(&mut self.all[id as usize].known, Known::No) {
+            Known::Tokens => {
+                self.index.remove(short(&digest), id);
+                self.unlink(id);
+                if self.left.leads {
+                    self.left.anchors.push(id);
+                }
             }
-            if older != NONE {
-                self.all[older as usize].newer = newer;
-            }
+            Known::Companion => self.companions.part(id),
+            _ => self.index.remove(short(&digest), id),
         }
         events.push(Event::Removed { group: self.group, block: id, digest });
+    }
+
+    /// Takes a block out of those that continue its parent.
+    fn unlink(&mut self, id: u32) {
+        let block = &mut self.all[id as usize];
+        let (parent, older, newer) = (block.parent, block.older, block.newer);
+        (block.parent, block.older, block.newer) = (NONE, NONE, NONE);
+        match (newer, parent) {
+            (NONE, NONE) => self.roots = older,
+            (NONE, parent) => self.all[parent as usize].child = older,
+            (newer, _) => self.all[newer as usize].older = older,
+        }
+        if older != NONE {
+            self.all[older as usize].newer = newer;
+        }
     }
 
     /// Gives a prefix that nobody uses up, with all that continues it; also takes from the index
@@ -532,6 +560,8 @@ impl Blocks {
     /// Makes all prefixes unknown; those that nobody uses become clean.
     pub(super) fn clear(&mut self, events: &mut Events) {
         self.index.clear();
+        self.companions.clear();
+        self.left.anchors.clear();
         self.roots = NONE;
         for block in &mut self.all {
             block.known = Known::No;

@@ -16,7 +16,7 @@ pub enum Event {
         group: u32,
         /// The block.
         block: u32,
-        /// What it is known by.
+        /// What it is known by: in a group with a window what the block that it goes with is.
         digest: Digest,
     },
     /// A block can be hit no more.

@@ -26,8 +26,10 @@
 //! sequence is to be used by one thread at a time: calls are whole, but their order is the
 //! callers'.
 //!
-//! Prefixes need groups of full attention and equal block length; a cache with windows or states
-//! works without them.
+//! Prefixes need a group of full attention and equal block length. Beside it there may be groups
+//! with a window: a hit gives these the last blocks alone that the next token sees, with the null
+//! block before, and ends where all of them have those. A cache with states, or with windows alone,
+//! works without prefixes.
 //!
 //! ```
 //! use forebay::kv::{
@@ -78,6 +80,7 @@ mod evict;
 mod geometry;
 pub mod handles;
 mod hash;
+mod hybrid;
 mod index;
 mod lifetime;
 mod prefix;
@@ -108,6 +111,7 @@ use crate::base::sync::SpinLock;
 use blocks::Blocks;
 use copies::Pending;
 use events::Events;
+use hybrid::Hybrid;
 use sequence::Sequences;
 use stats::Board;
 
@@ -138,7 +142,8 @@ pub struct Config {
     pub max_sequences: u32,
     /// Blocks that one sequence may have in a group.
     pub max_blocks: u32,
-    /// Whether prefixes are kept and hit.
+    /// Whether prefixes are kept and hit. That needs a group of full attention, no states, and
+    /// blocks of equally many tokens.
     pub prefixes: bool,
     /// In what order they are given up.
     pub policy: Policy,
@@ -181,12 +186,15 @@ impl Config {
                 return wrong("a group needs 2 to 2^31 - 1 blocks: the null block and others");
             }
             group.geometry.layout(group.blocks)?;
-            if self.prefixes && (group.geometry.is_state() || group.geometry.window() > 0) {
-                return wrong("prefixes need full attention in all groups: turn them off");
+            if self.prefixes && group.geometry.is_state() {
+                return wrong("a state is no prefix's: turn prefixes off");
             }
             if self.prefixes && group.geometry.block_tokens != first.geometry.block_tokens {
                 return wrong("prefixes need blocks of equally many tokens in all groups");
             }
+        }
+        if self.prefixes && self.groups.iter().all(|group| group.geometry.window() > 0) {
+            return wrong("prefixes need a group of full attention: turn them off");
         }
         if self.max_sequences == 0 || self.max_blocks == 0 {
             return wrong("sequences and blocks a sequence must not be 0");
@@ -201,6 +209,8 @@ struct Core {
     config: Config,
     sequences: Sequences,
     groups: Vec<Blocks>,
+    /// Where prefixes are kept and some groups have windows.
+    hybrid: Option<Hybrid>,
     pending: Pending,
     events: Events,
     hits: u64,
@@ -228,17 +238,24 @@ impl KvCache {
         let groups: Result<Vec<Blocks>> = (0u32..)
             .zip(&config.groups)
             .map(|(at, group)| {
-                let tokens = group.geometry.block_tokens;
-                Blocks::new(at, group.blocks, tokens, config.prefixes, config.policy)
+                let Geometry { block_tokens, .. } = group.geometry;
+                let tokens = config.prefixes && group.geometry.window() == 0;
+                Blocks::new(at, group.blocks, block_tokens, tokens, config.policy)
             })
             .collect();
+        let mut groups = groups?;
+        let hybrid = config.prefixes.then(|| Hybrid::new(&config.groups)).flatten();
+        if let Some(hybrid) = &hybrid {
+            hybrid.tie(&mut groups)?;
+        }
         let layouts: Result<Vec<Layout>> =
             config.groups.iter().map(|group| group.geometry.layout(group.blocks)).collect();
         let board = Board::new(config.groups.len());
         let max_sequences = config.max_sequences;
         let core = Core {
             sequences: Sequences::new(config.max_sequences, config.groups.len()),
-            groups: groups?,
+            groups,
+            hybrid,
             pending: Pending::default(),
             events: Events::new(config.events)?,
             hits: 0,

@@ -2,12 +2,14 @@
 //!
 //! Promises that a hit's blocks belong to the sequence at once, in all groups alike, and that a
 //! block is registered only when its tokens are committed and what it continues is registered.
+//! Groups with a window have their part in [`super::hybrid`].
 //! Cost: about 50 ns a block (hash, look-up, compare).
 
 use super::blocks::{Blocks, Link, NONE};
 use super::copies::CopyJob;
 use super::error::{KvError, Result};
-use super::hash::Digest;
+use super::events::Events;
+use super::hash::{Digest, Hashing};
 use super::sequence::{Seq, Sequence, distinct};
 use super::{Core, Fence, KvCache};
 
@@ -26,7 +28,9 @@ pub struct Match {
 
 impl KvCache {
     /// Gives an empty sequence the longest prefix of `tokens` that is there. A model needs at least
-    /// one token to compute: leave the prompt's last one out. Nothing found is no error.
+    /// one token to compute: leave the prompt's last one out. Nothing found is no error. In a group
+    /// with a window the null block stands before what the next token sees, as after
+    /// [`KvCache::trim`].
     /// Errors: stale, or the sequence holds tokens.
     pub fn find_prefix(&self, seq: Seq, tokens: &[i32]) -> Result<Match> {
         self.with(|core| core.find_prefix(seq, tokens))
@@ -76,18 +80,13 @@ impl Core {
         if !self.config.prefixes {
             return Ok(Match::default());
         }
-        let salt = found.salt;
-        let mut digest = self.config.hashing.root(salt);
-        let mut full = 0;
         let most = (self.config.max_blocks as usize).min(u32::MAX as usize / per_block);
-        for tokens in tokens.chunks_exact(per_block).take(most) {
-            let next = self.config.hashing.link(&digest, tokens);
-            if !attach(&mut self.groups, found, &next, tokens) {
-                break;
-            }
-            digest = next;
-            full += 1;
-        }
+        let prompt = tokens.chunks_exact(per_block).take(most);
+        let (groups, hashing) = (&mut self.groups, self.config.hashing);
+        let full = match &mut self.hybrid {
+            None => attach_all(groups, found, hashing, prompt),
+            Some(hybrid) => hybrid.attach(groups, found, hashing, prompt),
+        };
         (found.len, found.sealed) = ((full * per_block) as u32, full as u32);
         let shared = found.len;
         let room = full < self.config.max_blocks as usize;
@@ -108,18 +107,32 @@ impl Core {
         }
         let found = self.sequences.get(seq)?;
         let salt = found.salt;
+        // The source may be what would be given up for the copy.
+        if self.groups.iter().any(|blocks| blocks.available() < 2) {
+            return Ok(0);
+        }
         let mut same = usize::MAX;
-        let mut from = Vec::with_capacity(self.groups.len());
-        for (blocks, table) in self.groups.iter().zip(&found.tables) {
+        let mut from = vec![NONE; self.groups.len()];
+        let hybrid = self.hybrid.as_ref();
+        for (at, (blocks, table)) in self.groups.iter().zip(&found.tables).enumerate() {
+            if !blocks.keeps_tokens() {
+                continue;
+            }
             let parent = table.blocks.last().copied().unwrap_or(NONE);
-            let Some((block, count)) = blocks.nearest(parent, salt, tokens, SIBLINGS) else {
-                return Ok(0);
+            let is_it = |block| match hybrid {
+                Some(hybrid) if hybrid.anchor() == at => hybrid.is_complete(&self.groups, block),
+                _ => true,
             };
+            let nearest = blocks.nearest(parent, salt, tokens, SIBLINGS, is_it);
+            let Some((block, count)) = nearest else { return Ok(0) };
             same = same.min(count);
-            from.push(block);
-            // The source may be what would be given up for the copy.
-            if blocks.available() < 2 {
-                return Ok(0);
+            from[at] = block;
+        }
+        if let Some(hybrid) = hybrid {
+            let anchor = from[hybrid.anchor()];
+            for group in hybrid.windows() {
+                let Some(block) = self.groups[group].companion(anchor) else { return Ok(0) };
+                from[group] = block;
             }
         }
         for (at, from) in from.into_iter().enumerate() {
@@ -127,11 +140,17 @@ impl Core {
             let found = self.sequences.get_mut(seq)?;
             let table = &mut found.tables[at].blocks;
             blocks.reuse(from, found.priority);
-            table.iter().for_each(|&block| blocks.hold(block));
-            let held: Vec<u32> = std::iter::once(from).chain(table.iter().rev().copied()).collect();
+            let mut held = vec![from];
+            if blocks.keeps_tokens() {
+                // Who holds a block that may be registered holds what it continues.
+                table.iter().for_each(|&block| blocks.hold(block));
+                held.extend(table.iter().rev());
+            }
             let to = blocks.take(found.priority, &mut self.events);
             blocks.hold_target(to);
-            blocks.copy_tokens(from, to, same);
+            if blocks.keeps_tokens() {
+                blocks.copy_tokens(from, to, same);
+            }
             table.push(to);
             let job = CopyJob { group: at as u32, from, to, tokens: same as u32 };
             self.pending.push(job, held);
@@ -155,43 +174,100 @@ impl Core {
         let per_block = self.config.groups[0].geometry.block_tokens;
         let found = self.sequences.get_mut(seq)?;
         found.committed = tokens;
-        while found.hashed && found.sealed < tokens / per_block {
-            for (blocks, table) in self.groups.iter_mut().zip(&mut found.tables) {
-                let at = found.sealed as usize;
-                let block = table.blocks[at];
-                if blocks.is_registered(block) {
+        let full = tokens / per_block;
+        if found.hashed && found.sealed < full {
+            match self.hybrid {
+                None => self.seal::<false>(seq, full, after)?,
+                Some(_) => self.seal::<true>(seq, full, after)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Registers a sequence's blocks up to the `full`th, as far as that can be done. `HYBRID`:
+    /// some groups have a window; without them nothing is asked a block on their account.
+    fn seal<const HYBRID: bool>(&mut self, seq: Seq, full: u32, after: Fence) -> Result<()> {
+        let found = self.sequences.get_mut(seq)?;
+        let how = (self.config.hashing, self.config.dedupe, after);
+        while found.hashed && found.sealed < full {
+            let at = found.sealed as usize;
+            for (group, blocks) in self.groups.iter_mut().enumerate() {
+                if HYBRID && !blocks.keeps_tokens() {
                     continue;
                 }
-                let (parent, digest) = match at.checked_sub(1).map(|before| table.blocks[before]) {
-                    None => (NONE, self.config.hashing.root(found.salt)),
-                    Some(parent) => (parent, *blocks.digest(parent)),
-                };
-                if parent != NONE && !blocks.is_registered(parent) {
+                if !seal_block(blocks, found, (group, at), how, &mut self.events) {
                     found.hashed = false;
                     break;
                 }
-                let digest = self.config.hashing.link(&digest, blocks.tokens(block));
-                let tokens = blocks.tokens(block);
-                let link = Link { parent, salt: found.salt, tokens, digest: &digest };
-                match blocks.find(link) {
-                    None => blocks.register(block, (parent, found.salt), digest, &mut self.events),
-                    // Who shares the block by a fork would be left with one whose parent it lacks.
-                    Some(other) if self.config.dedupe && blocks.all[block as usize].refs == 1 => {
-                        blocks.reuse(other, found.priority);
-                        blocks.release(block, after);
-                        table.blocks[at] = other;
-                        table.changed = table.changed.min(at as u32);
-                    }
-                    Some(_) => {
-                        found.hashed = false;
-                        break;
-                    }
-                }
+            }
+            if let Some(hybrid) = self.hybrid.as_ref().filter(|_| HYBRID && found.hashed) {
+                let how = (self.config.dedupe, after);
+                hybrid.pair(&mut self.groups, found, at, how, &mut self.events);
             }
             found.sealed += u32::from(found.hashed);
         }
         Ok(())
     }
+}
+
+/// Registers a sequence's `at`th block in a group of full attention, or gives it back for one that
+/// equals it. False: neither can be, and the sequence registers no more.
+#[inline]
+fn seal_block(
+    blocks: &mut Blocks,
+    found: &mut Sequence,
+    (group, at): (usize, usize),
+    (hashing, dedupe, after): (Hashing, bool, Fence),
+    events: &mut Events,
+) -> bool {
+    let (salt, priority) = (found.salt, found.priority);
+    let table = &mut found.tables[group];
+    let block = table.blocks[at];
+    if blocks.is_registered(block) {
+        return true;
+    }
+    let (parent, digest) = match at.checked_sub(1).map(|before| table.blocks[before]) {
+        None => (NONE, hashing.root(salt)),
+        Some(parent) => (parent, *blocks.digest(parent)),
+    };
+    if parent != NONE && !blocks.is_registered(parent) {
+        return false;
+    }
+    let tokens = blocks.tokens(block);
+    let digest = hashing.link(&digest, tokens);
+    match blocks.find(Link { parent, salt, tokens, digest: &digest }) {
+        None => blocks.register(block, (parent, salt), digest, events),
+        // Who shares the block by a fork would be left with one whose parent it lacks.
+        Some(other) if dedupe && blocks.all[block as usize].refs == 1 => {
+            blocks.reuse(other, priority);
+            blocks.release(block, after);
+            table.blocks[at] = other;
+            table.changed = table.changed.min(at as u32);
+        }
+        Some(_) => return false,
+    }
+    true
+}
+
+/// Gives an empty sequence the longest prefix, in whole blocks, that all groups have; answers how
+/// many. All groups are of full attention.
+fn attach_all<'a>(
+    groups: &mut [Blocks],
+    found: &mut Sequence,
+    hashing: Hashing,
+    prompt: impl Iterator<Item = &'a [i32]>,
+) -> usize {
+    let mut digest = hashing.root(found.salt);
+    let mut full = 0;
+    for tokens in prompt {
+        let next = hashing.link(&digest, tokens);
+        if !attach(groups, found, &next, tokens) {
+            break;
+        }
+        digest = next;
+        full += 1;
+    }
+    full
 }
 
 /// Gives the sequence the block of these tokens in every group, or in none.

@@ -135,11 +135,14 @@ impl Core {
         Bounds { open: blocks.end(), needed: blocks.needed(), draining: blocks.draining() }
     }
 
-    /// What a change left above the end of a group that shrinks.
+    /// What a change left above the end of a group that shrinks, and of prefixes that went.
     #[inline]
     pub(super) fn drain(&mut self) {
         for blocks in &mut self.groups {
             blocks.drain(&mut self.events);
+        }
+        if let Some(hybrid) = &self.hybrid {
+            hybrid.part(&mut self.groups, &mut self.events);
         }
     }
 }

@@ -450,9 +450,47 @@ static void many_threads(void) {
   CHECK_OK(forebay_kv_destroy(kv, NULL));
 }
 
+/* Layers with a window beside layers of full attention: a hit brings what the window shows. */
+static void hybrids(void) {
+  forebay_kv_group groups[2] = {llama(20), llama(20)};
+  groups[1].window = 20;
+  const forebay_kv_options options = defaults(groups, 2);
+  forebay_kv_t kv = NULL;
+  CHECK_OK(forebay_kv_create(&options, &kv));
+  int32_t tokens[64], rows[2][4], hit[4];
+  forebay_kv_delta delta;
+  prompt(tokens, 64);
+  const forebay_kv_seq first = opened(kv), second = opened(kv);
+  CHECK_OK(forebay_kv_append(kv, first, tokens, 64, NULL));
+  CHECK_OK(forebay_kv_commit(kv, first, 64, 0));
+  for (uint32_t g = 0; g < 2; g++) {
+    CHECK_OK(forebay_kv_row(kv, g, first, rows[g], 4, 1, &delta));
+  }
+  CHECK_OK(forebay_kv_trim(kv, first, FOREBAY_KV_WINDOWS, 0));
+  forebay_kv_match found;
+  CHECK_OK(forebay_kv_find_prefix(kv, second, tokens, 63, &found));
+  CHECK(found.shared == 48 && found.tokens == 63);
+  CHECK_OK(forebay_kv_row(kv, 0, second, hit, 4, 1, &delta));
+  CHECK(memcmp(hit, rows[0], 3 * sizeof *hit) == 0 && hit[3] != rows[0][3]);
+  CHECK_OK(forebay_kv_row(kv, 1, second, hit, 4, 1, &delta));
+  CHECK(hit[0] == 0 && memcmp(hit + 1, rows[1] + 1, 2 * sizeof *hit) == 0);
+  CHECK(hit[3] != 0 && hit[3] != rows[1][3]);
+  CHECK_OK(forebay_kv_check(kv, NULL, 0));
+  CHECK_OK(forebay_kv_destroy(kv, NULL));
+  groups[0].window = 8;
+  refused(options, "full attention");
+  groups[0].window = 0;
+  groups[1] = llama(20);
+  groups[1].content = FOREBAY_KV_STATE;
+  groups[1].state_bytes = 64;
+  groups[1].heads = groups[1].key_size = groups[1].value_size = 0;
+  refused(options, "prefixes");
+}
+
 int main(void) {
   layout();
   prefixes();
+  hybrids();
   steps();
   forks();
   raw();

@@ -48,7 +48,7 @@ impl Blocks {
             if listed && block.fence > self.passed {
                 return wrong("its fence has not passed");
             }
-            known += u32::from(!unknown);
+            known += u32::from(matches!(block.known, Known::Tokens | Known::Raw));
             let Some(parent) = self.all.get(block.parent as usize) else { continue };
             if parent.known != Known::Tokens {
                 return wrong("what it continues is not registered");

@@ -1,8 +1,13 @@
 //! Random calls, held against a model in which each sequence has its own copy of all its tokens.
 //! A device of arrays is written and copied as the cache says; what is read back through the tables
-//! must be the model's tokens. A block that work still reads by the fences must not be written.
+//! must be the model's. As keys and values are, what a token leaves there is made of all tokens up
+//! to it. A block that work still reads by the fences must not be written.
+
+mod verify;
 
 use super::super::*;
+use std::cell::RefCell;
+use std::collections::HashMap;
 
 struct Rng(u64);
 
@@ -19,10 +24,49 @@ impl Rng {
 
 struct Live {
     seq: Seq,
+    salt: u64,
     tokens: Vec<i32>,
     committed: usize,
-    /// Tokens at the front that may be gone.
-    trimmed: usize,
+    /// Each group's blocks at the front that are gone.
+    gone: Vec<usize>,
+}
+
+impl Live {
+    /// What the device holds of each token.
+    fn values(&self) -> Vec<i32> {
+        let mut all = self.salt as u32 + 1;
+        let next = |&token: &i32| {
+            all = (all ^ token as u32).wrapping_mul(0x0100_0193).rotate_left(5);
+            all as i32
+        };
+        self.tokens.iter().map(next).collect()
+    }
+}
+
+/// What the tests are to have met.
+#[derive(Clone, Copy, Debug, Default)]
+struct Met {
+    refused: usize,
+    /// Tokens found.
+    hits: usize,
+    /// The same where groups with a window are beside those of full attention.
+    hybrid: usize,
+    /// Hits there that leave blocks at the front of a window out, and that copy a beginning.
+    cut: usize,
+    copied: usize,
+    /// Rollbacks and forks that tokens of a hit's front were missing for.
+    missing: usize,
+}
+
+impl std::ops::AddAssign for Met {
+    fn add_assign(&mut self, other: Met) {
+        self.refused += other.refused;
+        self.hits += other.hits;
+        self.hybrid += other.hybrid;
+        self.cut += other.cut;
+        self.copied += other.copied;
+        self.missing += other.missing;
+    }
 }
 
 /// A copy that was made, and what was read for it.
@@ -41,8 +85,34 @@ struct World {
     passed: u64,
     live: Vec<Live>,
     copies: Vec<(Copies, Vec<Copied>)>,
-    refused: usize,
-    hits: usize,
+    /// Rows as they were told.
+    rows: RefCell<HashMap<(usize, Seq), Vec<i32>>>,
+    /// Sequences that ended: prompts begin as they did.
+    ended: Vec<(u64, Vec<i32>)>,
+    met: Met,
+}
+
+/// The groups of a cache with prefixes: one or two of full attention, and sometimes one or two with
+/// a window.
+fn with_prefixes(rng: &mut Rng, per_block: u32, blocks: u32) -> Vec<Group> {
+    let full = 1 + rng.below(2);
+    let windows = if rng.chance(60) { 1 + rng.below(2) } else { 0 };
+    let mut groups: Vec<Group> = (0..full + windows)
+        .map(|at| {
+            let window = match rng.below(5) {
+                _ if at < full => 0,
+                0 => 1,
+                1 => 1000,
+                _ => 1 + rng.below(9) as u32,
+            };
+            let few = at >= full && rng.chance(30);
+            let blocks = if few { 3 + rng.below(10) as u32 } else { blocks };
+            Group { geometry: geometry(Content::Attention { window }, per_block), blocks }
+        })
+        .collect();
+    let turn = rng.below(groups.len());
+    groups.rotate_left(turn);
+    groups
 }
 
 fn geometry(content: Content, block_tokens: u32) -> Geometry {
@@ -57,19 +127,21 @@ impl World {
         let prefixes = rng.chance(70);
         let per_block = 1 + rng.below(4) as u32;
         let blocks = 3 + rng.below(40) as u32;
-        let count = 1 + rng.below(2);
-        let groups: Vec<Group> = (0..count)
+        let count = if prefixes { 0 } else { 1 + rng.below(2) };
+        let mut groups: Vec<Group> = (0..count)
             .map(|at| {
                 let content = match rng.below(3) {
-                    _ if prefixes => Content::Attention { window: 0 },
                     0 if at > 0 => Content::State { bytes: 8 },
                     1 => Content::Attention { window: 1 + rng.below(7) as u32 },
                     _ => Content::Latent,
                 };
-                let per_block = if prefixes { per_block } else { 1 + rng.below(4) as u32 };
+                let per_block = 1 + rng.below(4) as u32;
                 Group { geometry: geometry(content, per_block), blocks }
             })
             .collect();
+        if prefixes {
+            groups = with_prefixes(&mut rng, per_block, blocks);
+        }
         let config = Config {
             groups: groups.clone(),
             max_sequences: 1 + rng.below(12) as u32,
@@ -97,9 +169,14 @@ impl World {
             passed: 0,
             live: Vec::new(),
             copies: Vec::new(),
-            refused: 0,
-            hits: 0,
+            rows: RefCell::default(),
+            ended: Vec::new(),
+            met: Met::default(),
         }
+    }
+
+    fn is_hybrid(&self) -> bool {
+        self.prefixes && self.groups.iter().any(|group| group.geometry.window() > 0)
     }
 
     fn after(&mut self) -> u64 {
@@ -110,10 +187,11 @@ impl World {
         self.fence
     }
 
+    /// A sequence's row, of which what changes is told.
     fn blocks_of(&self, group: usize, seq: Seq) -> Vec<u32> {
-        let mut row = vec![-1; 64];
-        let delta = self.cache.row(group as u32, seq, &mut row, true).expect("it is there");
-        assert_eq!(delta.from, 0);
+        let mut rows = self.rows.borrow_mut();
+        let row = rows.entry((group, seq)).or_insert_with(|| vec![0; 64]);
+        self.cache.row(group as u32, seq, row, false).expect("it is there");
         row.iter().map(|&block| block as u32).collect()
     }
 
@@ -176,7 +254,7 @@ impl World {
 
     /// Writes the tokens behind `from` where the tables say.
     fn write(&mut self, at: usize, from: usize) {
-        let (seq, tokens) = (self.live[at].seq, self.live[at].tokens.clone());
+        let (seq, tokens) = (self.live[at].seq, self.live[at].values());
         for group in 0..self.groups.len() {
             let geometry = self.groups[group].geometry;
             let row = self.blocks_of(group, seq);
@@ -198,69 +276,6 @@ impl World {
         }
     }
 
-    /// What the device holds, read through each sequence's tables, is the model's.
-    fn verify(&mut self) {
-        self.cache.check().expect("the accounts");
-        for at in 0..self.live.len() {
-            let live = &self.live[at];
-            assert_eq!(self.cache.len(live.seq), Ok(live.tokens.len() as u32));
-            for group in 0..self.groups.len() {
-                let geometry = self.groups[group].geometry;
-                let per_block = geometry.block_tokens as usize;
-                let row = self.blocks_of(group, live.seq);
-                let device = &self.device[group];
-                if geometry.is_state() {
-                    if !live.tokens.is_empty() {
-                        assert_eq!(device[row[0] as usize], live.tokens);
-                    }
-                    continue;
-                }
-                for (token, value) in live.tokens.iter().enumerate() {
-                    let block = row[token / per_block] as usize;
-                    if block == 0 {
-                        assert!(token < live.trimmed, "token {token} is gone");
-                        continue;
-                    }
-                    assert_eq!(device[block][token % per_block], *value, "token {token}");
-                }
-                self.verify_exports(group, live);
-            }
-        }
-        let stats = self.cache.stats();
-        assert_eq!(stats.sequences as usize, self.live.len());
-        for group in stats.groups {
-            let Counts { total, used, free, cached, quarantined } = group.counts;
-            assert_eq!(1 + used + free + cached + quarantined, total);
-        }
-        self.verify_bounds();
-    }
-
-    /// What lies above a group's bounds is nobody's: in no table, read by no work, in no copy.
-    fn verify_bounds(&self) {
-        for (group, stats) in self.cache.stats().groups.iter().enumerate() {
-            let bounds = self.cache.bounds(group as u32).expect("it is there");
-            let Bounds { open, needed, draining } = bounds;
-            assert_eq!(
-                (stats.closed, stats.draining),
-                (self.closed(group, open) - draining, draining)
-            );
-            assert_eq!(needed > open, draining > 0, "{bounds:?}");
-            let busy = &self.busy[group][needed as usize..];
-            assert!(busy.iter().all(|&fence| fence <= self.passed), "{bounds:?}: {busy:?}");
-            for live in &self.live {
-                assert!(self.blocks_of(group, live.seq).iter().all(|&block| block < needed));
-            }
-            let jobs = self.copies.iter().flat_map(|(_, jobs)| jobs).map(|(job, _)| job);
-            for job in jobs.filter(|job| job.group as usize == group) {
-                assert!(job.from < needed && job.to < needed, "{job:?}: {bounds:?}");
-            }
-        }
-    }
-
-    fn closed(&self, group: usize, open: u32) -> u32 {
-        self.groups[group].blocks - open
-    }
-
     fn resize(&mut self) {
         let group = self.rng.below(self.groups.len());
         let most = self.groups[group].blocks;
@@ -279,26 +294,6 @@ impl World {
         }
     }
 
-    fn verify_exports(&self, group: usize, live: &Live) {
-        if live.tokens.is_empty() || live.trimmed > 0 {
-            return;
-        }
-        let mut csr = Csr::default();
-        self.cache.csr(group as u32, &[live.seq], &mut csr).expect("it holds tokens");
-        let per_block = self.groups[group].geometry.block_tokens as usize;
-        let pages = csr.indices.len();
-        assert_eq!(csr.indptr, [0, pages as i32]);
-        let len = (pages - 1) * per_block + csr.last_page_len[0] as usize;
-        assert_eq!(len, live.tokens.len());
-        let mut slots = vec![0; live.tokens.len()];
-        self.cache.slots(group as u32, live.seq, 0, &mut slots).expect("all are there");
-        for (slot, (token, value)) in slots.iter().zip(live.tokens.iter().enumerate()) {
-            let block = csr.indices[token / per_block] as usize;
-            assert_eq!(*slot as usize, block * per_block + token % per_block);
-            assert_eq!(self.device[group][block][token % per_block], *value);
-        }
-    }
-
     fn fresh(&mut self, most: usize) -> Vec<i32> {
         let count = self.rng.below(most + 1);
         (0..count).map(|_| self.rng.below(2) as i32).collect()
@@ -310,6 +305,8 @@ impl World {
         match self.rng.below(100) {
             0..15 => self.open(),
             _ if live == 0 => {}
+            15..21 if self.is_hybrid() => self.trim(at),
+            21..23 if self.is_hybrid() => self.resize(),
             15..46 => self.append(at),
             46..60 => self.commit(at),
             60..67 => self.rollback(at),
@@ -345,20 +342,50 @@ impl World {
         }
     }
 
+    /// A prompt and its salt: new, or one that begins as a sequence that ended.
+    fn prompt(&mut self) -> (u64, Vec<i32>) {
+        if self.ended.is_empty() || self.rng.chance(40) {
+            return (self.rng.below(2) as u64, self.fresh(20));
+        }
+        let at = self.rng.below(self.ended.len());
+        let (salt, mut tokens) = self.ended[at].clone();
+        if self.rng.chance(50) {
+            tokens.truncate(self.rng.below(tokens.len() + 1));
+        }
+        tokens.extend(self.fresh(6));
+        (salt, tokens)
+    }
+
     fn open(&mut self) {
-        let salt = self.rng.below(2) as u64;
+        let (salt, prompt) = self.prompt();
         let priority = self.rng.below(8) as u8;
         let seq = match self.cache.open(Open { salt, priority }) {
-            Err(KvError::TooManySequences) => return self.refused += 1,
+            Err(KvError::TooManySequences) => return self.met.refused += 1,
             opened => opened.expect("the priority is one"),
         };
-        let prompt = self.fresh(20);
         let found = self.cache.find_prefix(seq, &prompt).expect("it is empty");
         let tokens = prompt[..found.tokens as usize].to_vec();
         assert!(self.prefixes || tokens.is_empty());
-        self.hits += tokens.len();
+        for group in 0..self.groups.len() {
+            let row = self.blocks_of(group, seq);
+            row.into_iter().for_each(|block| self.below_end(group, block));
+        }
         let committed = tokens.len();
-        self.live.push(Live { seq, tokens, committed, trimmed: 0 });
+        let gone = self.groups.iter().map(|group| {
+            // What a token behind the whole blocks sees is there, and no block before.
+            let Geometry { block_tokens, .. } = group.geometry;
+            let seen = (group.geometry.window() as usize).saturating_sub(1);
+            let before = (found.shared as usize).saturating_sub(seen);
+            if group.geometry.window() > 0 { before / block_tokens as usize } else { 0 }
+        });
+        let gone: Vec<usize> = gone.collect();
+        self.met.hits += tokens.len();
+        if self.is_hybrid() {
+            self.met.hybrid += tokens.len();
+            self.met.cut += usize::from(gone.iter().any(|&gone| gone > 0));
+            self.met.copied += usize::from(found.tokens > found.shared);
+        }
+        self.live.push(Live { seq, salt, tokens, committed, gone });
         self.copy();
         self.grow(self.live.len() - 1, &prompt[committed..]);
     }
@@ -387,7 +414,7 @@ impl World {
             Err(KvError::NoBlocks(short)) => {
                 assert_eq!(self.cache.stats(), before, "a refused append changes nothing");
                 assert!(short.need > 0);
-                self.refused += 1;
+                self.met.refused += 1;
             }
             Err(KvError::TooLong { blocks, most }) => {
                 assert_eq!(self.cache.stats(), before, "a refused append changes nothing");
@@ -395,6 +422,15 @@ impl World {
             }
             Err(other) => panic!("{other}"),
         }
+    }
+
+    /// Whether all that a token behind the first `len` sees is there.
+    fn sees(&self, at: usize, len: usize) -> bool {
+        self.groups.iter().zip(&self.live[at].gone).all(|(group, &gone)| {
+            let Geometry { block_tokens, .. } = group.geometry;
+            let seen = (group.geometry.window() as usize).saturating_sub(1);
+            gone == 0 || len.saturating_sub(seen) >= gone * block_tokens as usize
+        })
     }
 
     fn rollback(&mut self, at: usize) {
@@ -406,12 +442,17 @@ impl World {
         match done {
             Ok(()) => {
                 let kept = kept.expect("there were so many");
+                assert!(count == 0 || self.sees(at, kept));
                 let found = &mut self.live[at];
                 found.tokens.truncate(kept);
                 found.committed = found.committed.min(kept);
+                for (gone, group) in found.gone.iter_mut().zip(&self.groups) {
+                    *gone = (*gone).min(group.geometry.blocks_for(kept as u32) as usize);
+                }
             }
             Err(KvError::OutOfRange(_)) => {
-                assert!(kept.is_none() || self.live[at].trimmed > 0);
+                assert!(kept.is_none_or(|kept| !self.sees(at, kept)));
+                self.met.missing += usize::from(kept.is_some() && self.is_hybrid());
             }
             Err(KvError::Unsupported(_)) => {
                 assert!(self.groups.iter().any(|group| group.geometry.is_state()));
@@ -427,13 +468,15 @@ impl World {
         let before = self.cache.stats();
         match self.cache.fork(self.live[at].seq, tokens as u32, &mut out) {
             Ok(()) => {
+                assert!(tokens == len || self.sees(at, tokens));
                 for seq in out {
                     let from = &self.live[at];
                     let live = Live {
                         seq,
+                        salt: from.salt,
                         tokens: from.tokens[..tokens].to_vec(),
                         committed: from.committed.min(tokens),
-                        trimmed: from.trimmed,
+                        gone: from.gone.clone(),
                     };
                     self.live.push(live);
                 }
@@ -441,8 +484,11 @@ impl World {
             Err(error) => {
                 assert_eq!(self.cache.stats(), before, "a refused fork changes nothing");
                 match error {
-                    KvError::OutOfRange(_) => assert!(tokens > len || self.live[at].trimmed > 0),
-                    KvError::TooManySequences | KvError::NoBlocks(_) => self.refused += 1,
+                    KvError::OutOfRange(_) => {
+                        assert!(tokens > len || !self.sees(at, tokens));
+                        self.met.missing += usize::from(tokens <= len && self.is_hybrid());
+                    }
+                    KvError::TooManySequences | KvError::NoBlocks(_) => self.met.refused += 1,
                     KvError::Unsupported(_) => assert!(tokens < len),
                     other => panic!("{other}"),
                 }
@@ -456,22 +502,31 @@ impl World {
         let seq = self.live[at].seq;
         let done = self.giving_back(seq, after, |cache| cache.trim(seq, keep, after));
         done.expect("nothing forbids it");
-        let least = self.groups.iter().filter_map(|group| match (keep, group.geometry.window()) {
-            (Some(keep), _) => Some(keep as usize),
-            (None, 0) => None,
-            (None, window) => Some(window as usize - 1),
-        });
-        if let Some(least) = least.min() {
-            let found = &mut self.live[at];
-            found.trimmed = found.trimmed.max(found.tokens.len().saturating_sub(least));
+        let found = &mut self.live[at];
+        for (gone, group) in found.gone.iter_mut().zip(&self.groups) {
+            let least = match (keep, group.geometry.window()) {
+                _ if group.geometry.is_state() => continue,
+                (Some(keep), _) => keep as usize,
+                (None, 0) => continue,
+                (None, window) => window as usize - 1,
+            };
+            let per_block = group.geometry.block_tokens as usize;
+            *gone = (*gone).max(found.tokens.len().saturating_sub(least) / per_block);
         }
     }
 
     fn free(&mut self, at: usize) {
         let after = self.after();
         let gone = self.live.swap_remove(at);
+        if self.ended.len() < 8 {
+            self.ended.push((gone.salt, gone.tokens.clone()));
+        } else {
+            let at = self.rng.below(8);
+            self.ended[at] = (gone.salt, gone.tokens.clone());
+        }
         self.giving_back(gone.seq, after, |cache| cache.free(&[gone.seq], after)).expect("open");
         assert_eq!(self.cache.len(gone.seq), Err(KvError::Stale));
+        self.rows.borrow_mut().retain(|(_, seq), _| *seq != gone.seq);
     }
 
     fn end(mut self) {
@@ -508,7 +563,7 @@ fn the_cache_agrees_with_a_naive_model() {
         Some(seed) => seed..seed + 1,
         None => 1..400,
     };
-    let (mut refused, mut hits) = (0, 0);
+    let mut met = Met::default();
     for seed in seeds.clone() {
         let run = std::panic::AssertUnwindSafe(|| {
             let mut world = World::new(seed);
@@ -516,16 +571,16 @@ fn the_cache_agrees_with_a_naive_model() {
                 world.step();
                 world.verify();
             }
-            let counts = (world.refused, world.hits);
+            let met = world.met;
             world.end();
-            counts
+            met
         });
-        let counts = std::panic::catch_unwind(run).unwrap_or_else(|panic| {
+        met += std::panic::catch_unwind(run).unwrap_or_else(|panic| {
             eprintln!("FOREBAY_SEED={seed} FOREBAY_STEPS={steps} replays this");
             std::panic::resume_unwind(panic)
         });
-        refused += counts.0;
-        hits += counts.1;
     }
-    assert!(seeds.count() == 1 || (refused > 1000 && hits > 1000), "{refused} {hits}");
+    let enough = met.refused > 1000 && met.hits > 2000 && met.hybrid > 1000;
+    let kinds = met.cut > 100 && met.copied > 30 && met.missing > 100;
+    assert!(seeds.count() == 1 || (enough && kinds), "{met:?}");
 }

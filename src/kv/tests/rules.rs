@@ -404,12 +404,15 @@ fn readers_of_the_figures_see_one_moment() {
     std::thread::scope(|scope| {
         let reader = scope.spawn(|| {
             let mut seen = 0;
-            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+            // The writer may be done before this thread runs at all.
+            loop {
                 let (used, free, cached, quarantined) = counts(&cache);
                 assert_eq!(1 + used + free + cached + quarantined, 64);
                 seen += 1;
+                if stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    return seen;
+                }
             }
-            seen
         });
         for turn in 0..20_000 {
             let seq = filled(&cache, &numbers(turn..turn + 30));

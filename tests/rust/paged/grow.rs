@@ -182,6 +182,41 @@ fn prefixes_above_the_end_are_given_up() {
 }
 
 #[test]
+fn prefixes_beside_windows_give_their_memory_back() {
+    let (driver, pool) = open(64 * MIB);
+    let mut kv = kv::Config::new(llama(Order::BlockOuter), 100);
+    kv.groups.push(kv.groups[0]);
+    // Two blocks before the next token's are seen.
+    kv.groups[1].geometry.content = kv::Content::Attention { window: 20 };
+    let memory = KvMemory::new(&pool, MemoryConfig { kv, initial: vec![9, 9] }).expect("memory");
+    let cache = memory.cache();
+    let cached = || cache.stats().groups.iter().map(|g| g.counts.cached).collect::<Vec<_>>();
+    let tokens: Vec<i32> = (0..16 * 6).collect();
+    let seq = cache.open(Open::default()).expect("room");
+    cache.append(seq, Tokens::Known(&tokens)).expect("blocks");
+    cache.commit(seq, 16 * 6, NO_FENCE).expect("there");
+    cache.trim(seq, None, NO_FENCE).expect("open");
+    assert_eq!(cached(), [0, 4]);
+    // The two that are in use lie above the end; those that nobody uses go at once.
+    let shrunk = memory.resize(1, 3).expect("there are so many");
+    assert_eq!(shrunk, Backed { open: 3, backed: 7, bytes: 7 * PAGE });
+    cache.free(&[seq], NO_FENCE).expect("open");
+    assert_eq!(cached(), [6, 2]);
+    memory.poll().expect("it works");
+    assert_eq!(memory.backed(1).expect("two").bytes, 3 * PAGE);
+    let again = cache.open(Open::default()).expect("room");
+    assert_eq!(cache.find_prefix(again, &tokens).expect("empty").tokens, 32);
+    cache.free(&[again], NO_FENCE).expect("open");
+    let shrunk = memory.resize(0, 2).expect("nothing is held");
+    assert_eq!(shrunk, Backed { open: 2, backed: 2, bytes: 2 * PAGE });
+    assert_eq!(cached(), [1, 1], "what went with a prefix that is given up is free");
+    assert_eq!(check_books(&driver, &pool).region_bytes, 5 * PAGE);
+    cache.check().expect("the accounts");
+    drop(memory);
+    device::end(&driver, pool, &[]);
+}
+
+#[test]
 fn groups_have_their_own_lengths_in_one_region() {
     let (driver, pool) = fine(64);
     let mut kv = kv::Config::new(small(Order::BlockOuter), 30);
