@@ -54,6 +54,7 @@ pub mod restart;
 pub mod skyline;
 mod solve;
 pub mod verify;
+mod work;
 
 pub use buffer::Buffer;
 pub use recording::Recording;

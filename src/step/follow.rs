@@ -247,7 +247,8 @@ impl Run {
         if self.lanes > 1 && (late || used) {
             // The lane of the recorded end may use it yet: what it does is noted by nobody.
             let other = lane != free.lane;
-            let lane = if free.shared || used || other { ANY_LANE } else { lane };
+            let others = free.shared || free.untold || used || other;
+            let lane = if others { ANY_LANE } else { lane };
             self.taints.push(Taint { bytes: entry.script.bytes(ordinal), lane });
         }
         hot.free_at = entry.script.free_of[ordinal] as usize + 1;

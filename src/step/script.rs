@@ -45,6 +45,8 @@ pub(super) struct Free {
     pub(super) lane: u16,
     /// Whether other lanes use the buffer too.
     pub(super) shared: bool,
+    /// Whether fences bind other lanes' work to its life, which may use it without a word.
+    pub(super) untold: bool,
 }
 
 /// A fence that comes before a birth.
@@ -133,6 +135,7 @@ impl Script {
         dying.sort_by_key(|&i| step.births[i].death);
         let mut shared = vec![false; step.births.len()];
         step.uses.iter().for_each(|&(at, _)| shared[at as usize] = true);
+        let untold = step.untold_work();
         let mut uses = step.uses.clone();
         uses.sort_unstable();
         let mut free_of = vec![NO_FREE; step.births.len()];
@@ -147,6 +150,7 @@ impl Script {
                 due: due as u32,
                 lane: step.births[i].end_lane,
                 shared: shared[i],
+                untold: untold[i],
             });
         }
         let mut by_offset: Vec<u32> = dying.iter().map(|&i| i as u32).collect();
