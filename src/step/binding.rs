@@ -421,7 +421,7 @@ impl Binding {
         run.undo(entry);
         run.tally.served += hot.served;
         run.tally.missing += run.left_over(hot, entry);
-        run.tally.fences_left_out += entry.script.left_out;
+        run.tally.fences_left_out += run.left_out(entry);
         run.tally.steps = 1;
         totals.add(&run.tally);
         let streams: Vec<u64> = hot.streams[..run.lanes].to_vec();

@@ -14,6 +14,7 @@
 use super::binding::Entry;
 use super::gaps::Gap;
 use super::runner::{Hot, LIVE, NOT_LIVE};
+use super::script::Wait;
 use super::totals::Totals;
 use crate::error::Result;
 use crate::pool::Pool;
@@ -39,8 +40,12 @@ pub(super) struct Run {
     pub(super) lanes: usize,
     /// Allocations that fitted nothing since the last that did.
     unresolved: usize,
-    /// Recorded fences issued.
-    waits_at: usize,
+    /// Fences issued, of the list that is gone by.
+    pub(super) waits_at: usize,
+    /// From this ordinal on all recorded fences are issued, needed by the plan or not.
+    pub(super) all_from: usize,
+    /// Fences that were left out before.
+    left_out: u64,
     /// Births whose count of deaths is one less than it was.
     changed: Vec<usize>,
     pub(super) taints: Vec<Taint>,
@@ -73,6 +78,8 @@ impl Run {
             lanes,
             unresolved: 0,
             waits_at: 0,
+            all_from: if learns { 0 } else { usize::MAX },
+            left_out: 0,
             changed: Vec::new(),
             taints: Vec::new(),
             gaps: Vec::new(),
@@ -84,7 +91,7 @@ impl Run {
 
     /// Brings the hot state up to date with the books: lists, and from where on it is not enough.
     pub(super) fn refresh(&self, hot: &mut Hot, entry: &mut Entry) {
-        let wait = entry.script.waits.get(self.waits_at).map(|w| w.before);
+        let wait = self.waits(entry).get(self.waits_at).map(|w| w.before);
         let due = self.gaps.iter().map(|gap| gap.due).min();
         let all = entry.script.len();
         let slow = self.unresolved > 0 || !self.taints.is_empty() || self.log.is_some();
@@ -121,6 +128,7 @@ impl Run {
         let Some(at) = self.place(hot, entry, bytes, lane) else {
             self.unresolved += 1;
             self.tally.fallbacks += 1;
+            self.issue_all(hot, entry);
             self.refresh(hot, entry);
             return Served::Pool(0);
         };
@@ -133,6 +141,7 @@ impl Run {
         } else if !ordered || self.blocked(hot, entry, at, lane) {
             self.pass_over(entry, at);
             self.tally.fallbacks += 1;
+            self.issue_all(hot, entry);
             Served::Pool(align)
         } else {
             entry.states[at] = LIVE;
@@ -190,9 +199,34 @@ impl Run {
         self.expect_less(entry, due);
     }
 
+    /// The fences that are issued.
+    pub(super) fn waits<'a>(&self, entry: &'a Entry) -> &'a [Wait] {
+        let all = self.all_from < usize::MAX;
+        if all { &entry.script.fences } else { &entry.script.waits }
+    }
+
+    /// From here on all recorded fences are issued: which ones the plan needs says nothing of
+    /// memory that is not planned.
+    pub(super) fn issue_all(&mut self, hot: &Hot, entry: &Entry) {
+        if self.all_from < usize::MAX {
+            return;
+        }
+        // One that could not be issued is due yet.
+        let due = self.waits(entry).get(self.waits_at).map_or(hot.cursor, |w| w.before);
+        self.all_from = hot.cursor;
+        let past = entry.script.fences.partition_point(|w| w.before < due.min(hot.cursor));
+        self.left_out = past.saturating_sub(self.waits_at) as u64;
+        self.waits_at = past;
+    }
+
+    /// How many fences the step has left out.
+    pub(super) fn left_out(&self, entry: &Entry) -> u64 {
+        if self.all_from < usize::MAX { self.left_out } else { entry.script.left_out }
+    }
+
     /// Issues the recorded fences up to here. False: one could not be, and is tried again.
     fn issue(&mut self, hot: &Hot, entry: &Entry, pool: &Pool) -> bool {
-        while let Some(wait) = entry.script.waits.get(self.waits_at) {
+        while let Some(&wait) = self.waits(entry).get(self.waits_at) {
             if wait.before >= hot.cursor {
                 break;
             }
@@ -295,7 +329,7 @@ impl Run {
         pool.fence(hot.streams[from as usize], hot.streams[to as usize])?;
         // It is that one only behind all that was due by then: a later free's work is not in it.
         let all_free = hot.owed + entry.script.births[hot.cursor].deaths as isize == 0;
-        if let Some(wait) = entry.script.waits.get(self.waits_at)
+        if let Some(wait) = self.waits(entry).get(self.waits_at)
             && all_free
             && (wait.from, wait.to, wait.before) == (from, to, hot.cursor)
         {

@@ -75,7 +75,10 @@ pub(super) struct Script {
     pub(super) free_of: Box<[u32]>,
     /// Planned births by offset.
     pub(super) by_offset: Box<[u32]>,
+    /// Fences that reuse of planned bytes needs.
     pub(super) waits: Box<[Wait]>,
+    /// All recorded fences, for a step that goes another way.
+    pub(super) fences: Box<[Wait]>,
     /// Recorded fences that are not among the waits: no reuse of bytes needs them.
     pub(super) left_out: u64,
     /// Birth and lane of each recorded use by another lane, in order.
@@ -157,7 +160,8 @@ impl Script {
         by_offset.sort_unstable_by_key(|&i| (offsets[i as usize], i));
         let needed = step.needed_fences(offsets);
         let wait = |f: &Fence| Wait { before: before(f.time), from: f.from, to: f.to };
-        let all = step.fences.iter().filter(|f| f.from != f.to).count();
+        let other = |f: &&Fence| f.from != f.to;
+        let fences: Box<[Wait]> = step.fences.iter().filter(other).map(wait).collect();
         let waits: Box<[Wait]> = (step.fences.iter().zip(needed))
             .filter(|(_, needed)| *needed)
             .map(|(f, _)| wait(f))
@@ -170,8 +174,9 @@ impl Script {
             frees: frees.into(),
             free_of: free_of.into(),
             by_offset: by_offset.into(),
-            left_out: (all - waits.len()) as u64,
+            left_out: (fences.len() - waits.len()) as u64,
             waits,
+            fences,
             uses: uses.into(),
             height: 0,
             alignment: 1,
