@@ -16,8 +16,9 @@
 //! way.
 //!
 //! A buffer that other lanes were told to use, or that is freed on another one, has work on lanes
-//! that no fence bounds: a step with such a buffer keeps all its fences, and so does one with a
-//! buffer that outlives it, since nobody knows on which lane that ends.
+//! that no fence bounds: a step with such a buffer keeps all its fences. So does one with a buffer
+//! that outlives it, since nobody knows on which lane that ends, and one that says so itself: what
+//! was freed in it without being born in it relies on fences too.
 //!
 //! Owns nothing. Cost: O(n log n) and the pairs that share bytes, of which [`PAIRS_MAX`] are looked
 //! at, each lane that works on the first counted; with three lanes or more a look at the fences
@@ -48,7 +49,7 @@ impl Recording {
     /// [`u64::MAX`] for a buffer that is not planned. The plan's order has been checked.
     pub fn needed_fences(&self, offsets: &[u64]) -> Vec<bool> {
         debug_assert_eq!(offsets.len(), self.births.len());
-        if self.lanes < 2 || self.fences.is_empty() || self.strays() {
+        if self.lanes < 2 || self.fences.is_empty() || self.keeps_fences || self.strays() {
             return self.all();
         }
         self.fewest(offsets, PAIRS_MAX)
@@ -502,6 +503,7 @@ mod tests {
         assert_eq!(needed(|step| step.uses.push((1, 1))), [true, false]);
         assert_eq!(needed(|step| step.births[0].end_lane = 1), [true, false]);
         assert_eq!(needed(|step| step.births[2].death = NEVER), [true, false]);
+        assert_eq!(needed(|step| step.keeps_fences = true), [true, false]);
     }
 
     #[test]

@@ -64,6 +64,9 @@ pub struct Recording {
     pub uses: Vec<(u32, u16)>,
     /// Fences in their order.
     pub fences: Vec<Fence>,
+    /// Whether memory that is not in the list relies on the fences, or they may come later than
+    /// the program had them: a step by the plan issues all of them.
+    pub keeps_fences: bool,
 }
 
 fn bad(text: String) -> Error {
@@ -81,7 +84,7 @@ impl Recording {
         };
         let births = order.iter().map(of).collect();
         let offsets = order.iter().map(|&i| plan.offsets()[i]).collect();
-        (Recording { lanes: 1, births, uses: Vec::new(), fences: Vec::new() }, offsets)
+        (Recording { lanes: 1, births, ..Recording::default() }, offsets)
     }
 
     /// Checks the list. Sizes and alignments are the planner's to check.

@@ -49,6 +49,21 @@ fn a_step_of_several_lanes_comes_back() {
     assert_eq!(body::altered(&[]), bytes);
 }
 
+/// A file does not tell whether fences may be left out unless it says so, as older ones do not.
+#[test]
+fn a_step_without_a_word_on_its_fences_keeps_them() {
+    let bytes = body::lanes();
+    assert_eq!(bytes[12..16], [3, 0, 0, 0]);
+    let free = Plan::from_bytes(&bytes).expect("sound");
+    assert_eq!(free.recording().map(|r| r.keeps_fences), Some(false));
+    let mut old = bytes.clone();
+    old[12] = 1;
+    seal(&mut old);
+    let kept = Plan::from_bytes(&old).expect("sound");
+    assert_eq!(kept.recording().map(|r| r.keeps_fences), Some(true));
+    assert_eq!(kept.to_bytes(), old);
+}
+
 #[test]
 fn every_cut_and_every_changed_byte_is_noticed() {
     for bytes in [plan().to_bytes(), body::lanes()] {
@@ -86,6 +101,7 @@ fn a_sealed_lie_is_found_out() {
     let cases = [
         (with(8, 2), "version 2"),
         (with(8, 1 | 5 << 32), "flags 0x5"),
+        (with(8, 1 | 2 << 32), "flags 0x2"),
         (with(16, u64::MAX), "cut short"),
         (with(16, 3), "cut short"),
         (with(24, 1), "the plan says that it takes 1"),
