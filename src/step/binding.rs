@@ -456,7 +456,10 @@ impl Binding {
             return Ok(());
         };
         let named = streams.iter().map(|stream| stream_name(*stream)).collect();
-        let plan = read(&log, named)?.step.plan(&Options::default())?;
+        let mut step = read(&log, named)?.step;
+        // Those were issued before births, where the program may rely on them before frees.
+        step.keeps_fences |= run.reissued;
+        let plan = step.plan(&Options::default())?;
         let script = Script::new(&plan)?;
         state.fit(&self.pool, &plan)?;
         let entry = &mut state.entries[run.entry];

@@ -18,6 +18,7 @@ use super::script::Wait;
 use super::totals::Totals;
 use crate::error::Result;
 use crate::pool::Pool;
+use crate::pool::order::stream_name;
 use crate::pool::record::Event;
 
 /// How many births are looked at on either side of the expected one.
@@ -54,6 +55,11 @@ pub(super) struct Run {
     used: Vec<u64>,
     /// What happens, where the step is to be planned anew.
     pub(super) log: Option<Vec<Event>>,
+    /// The program's own fences since the last birth that do not stand for recorded ones, as the
+    /// log has them.
+    told: Vec<(u16, u16)>,
+    /// Whether there are fences in the log that the program has not asked for.
+    pub(super) reissued: bool,
     pub(super) tally: Totals,
 }
 
@@ -85,6 +91,8 @@ impl Run {
             gaps: Vec::new(),
             used: Vec::new(),
             log: learns.then(Vec::new),
+            told: Vec::new(),
+            reissued: false,
             tally: Totals::default(),
         }
     }
@@ -237,8 +245,23 @@ impl Run {
             }
             self.waits_at += 1;
             self.tally.fences += 1;
+            self.note(wait, (from, to));
         }
+        self.told.clear();
         true
+    }
+
+    /// Writes an issued fence down; one that the program has asked for since the last birth is
+    /// there already, at its place.
+    fn note(&mut self, wait: Wait, (from, to): (u64, u64)) {
+        let Some(log) = &mut self.log else { return };
+        match self.told.iter().position(|lanes| *lanes == (wait.from, wait.to)) {
+            Some(at) => drop(self.told.swap_remove(at)),
+            None => {
+                log.push(Event::Fence { from: stream_name(from), to: stream_name(to) });
+                self.reissued = true;
+            }
+        }
     }
 
     /// Whether birth `at` cannot have its bytes on this lane.
@@ -335,6 +358,8 @@ impl Run {
         {
             self.waits_at += 1;
             self.tally.fences += 1;
+        } else if self.log.is_some() {
+            self.told.push((from, to));
         }
         self.refresh(hot, entry);
         Ok(())
