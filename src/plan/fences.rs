@@ -123,8 +123,11 @@ impl Recording {
             }
         }
         let mut needs: BTreeMap<(u64, u16, u16), u64> = BTreeMap::new();
+        // A step issues no fence behind its last birth.
+        let last = self.births.last().map_or(0, |b| b.birth);
         for (&(then, from), &until) in &latest {
-            let begins = work.begins[then as usize].iter().filter(|(lane, _)| *lane != from);
+            let begins = work.begins[then as usize].iter();
+            let begins = begins.filter(|(lane, since)| *lane != from && *since <= last);
             for &(to, since) in begins {
                 let known = needs.entry((since, to, from)).or_default();
                 *known = until.max(*known);
@@ -341,8 +344,8 @@ mod tests {
         offsets
     }
 
-    /// Needs for every death and every birth that the recorded fences order, pair by pair, and those
-    /// of what shares bytes.
+    /// Needs for every death and every birth that the recorded fences order, pair by pair, and
+    /// those of what shares bytes.
     fn pairs(step: &Recording, offsets: &[u64]) -> Vec<Need> {
         let all = vec![true; step.fences.len()];
         let mut needs = Vec::new();
@@ -386,6 +389,7 @@ mod tests {
     fn keeps_untold_work(step: &Recording, offsets: &[u64], chosen: &[bool], seed: u64) -> usize {
         // For each moment: up to when each lane is behind each other one.
         let end = 1 + step.fences.last().map_or(0, |f| f.time);
+        let last = step.births.last().map_or(0, |b| b.birth);
         let moments = |chosen: &[bool]| -> Vec<Seen> {
             let until = |time: u64| {
                 let mut seen = Seen::new(step.lanes);
@@ -396,7 +400,8 @@ mod tests {
             (0..=end).map(until).collect()
         };
         let (all, some) = (moments(&vec![true; chosen.len()]), moments(chosen));
-        let at = |of: &[Seen], time: u64, lane, other| of[time.min(end) as usize].up_to(lane, other);
+        let at =
+            |of: &[Seen], time: u64, lane, other| of[time.min(end) as usize].up_to(lane, other);
         let placed: Vec<usize> = (0..offsets.len()).filter(|&i| offsets[i] != u64::MAX).collect();
         let mut checked = 0;
         for (&a, &b) in placed.iter().flat_map(|a| placed.iter().map(move |b| (a, b))) {
@@ -414,9 +419,8 @@ mod tests {
                         let home = to == then.lane;
                         home || at(&all, time, to, then.lane) > then.birth
                     };
-                    let Some(begins) = (then.birth..then.death.min(end)).find(begins) else {
-                        continue;
-                    };
+                    let mut issued = then.birth..then.death.min(last + 1);
+                    let Some(begins) = issued.find(begins) else { continue };
                     if works {
                         checked += 1;
                         let kept = at(&some, begins, to, from) >= before;
@@ -474,15 +478,17 @@ mod tests {
         assert_eq!(needed(2, &again, &back), [false, false, true]);
         assert_eq!(needed(2, &again, &back[..2]), [false, true]);
         assert_eq!(needed(2, &again, &[fence(3, 0, 1)]), [false], "behind the death");
-        // The second's work on lane 0 is behind the first, which was lane 1's.
-        let long = [buffer(0, 1, 8, 1), buffer(2, 9, 8, 1)];
+        // The second's work on lane 0 is behind the first on lane 1, if a birth comes yet.
+        let long = [buffer(0, 1, 8, 1), buffer(2, 7, 8, 1), buffer(8, 9, 8, 1)];
+        assert_eq!(needed(2, &long[..2], &[fence(3, 1, 0), fence(4, 1, 0)]), [false, false]);
         assert_eq!(needed(2, &long, &[fence(3, 1, 0), fence(4, 1, 0)]), [true, false]);
-        assert_eq!(needed(2, &long, &[fence(9, 1, 0)]), [false], "behind the death");
+        assert_eq!(needed(2, &long, &[fence(7, 1, 0)]), [false], "behind the death");
         // Through a third lane, to a fourth that works on the second.
         let chain = [fence(1, 2, 0), fence(2, 0, 1), fence(5, 1, 3), fence(6, 3, 1)];
         assert_eq!(needed(4, &again, &chain[..2]), [true, true]);
-        let both = [buffer(0, 3, 8, 1), buffer(4, 7, 8, 1)];
-        assert_eq!(needed(4, &both, &chain), [true, true, true, false]);
+        let more = [again[0], buffer(4, 7, 8, 1), buffer(8, 9, 8, 1)];
+        assert_eq!(needed(4, &more[..2], &chain), [true, true, false, false]);
+        assert_eq!(needed(4, &more, &chain), [true; 4]);
     }
 
     #[test]

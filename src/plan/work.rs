@@ -1,4 +1,4 @@
-//! When which lanes may work on a buffer: its own lane, and those that told fences bind to its life.
+//! When which lanes may work on a buffer: its own, and those that told fences bind to its life.
 //!
 //! A buffer's memory may be used on another lane without a word, as long as that work comes before
 //! the free: by a fence into the freeing lane between birth and death, or by an event that nobody

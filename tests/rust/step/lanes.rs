@@ -42,7 +42,7 @@ fn two_and_three_late_lanes_keep_all_marks() {
         bound.end();
     }
     println!("{issued} fences issued, {left_out} left out");
-    assert!(issued > 1000 && left_out > issued, "{issued} fences issued, {left_out} left out");
+    assert!(issued > 1000 && left_out > 10_000, "{issued} fences issued, {left_out} left out");
 }
 
 /// Lanes that are ordered behind each other share bytes: else plans of several lanes would be no
