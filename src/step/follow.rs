@@ -43,6 +43,8 @@ pub(super) struct Run {
     unresolved: usize,
     /// Fences issued, of the list that is gone by.
     pub(super) waits_at: usize,
+    /// Fences issued before their place was found.
+    ahead_at: usize,
     /// From this ordinal on all recorded fences are issued, needed by the plan or not.
     pub(super) all_from: usize,
     /// Fences that were left out before.
@@ -84,6 +86,7 @@ impl Run {
             lanes,
             unresolved: 0,
             waits_at: 0,
+            ahead_at: 0,
             all_from: if learns { 0 } else { usize::MAX },
             left_out: 0,
             changed: Vec::new(),
@@ -137,6 +140,7 @@ impl Run {
             self.unresolved += 1;
             self.tally.fallbacks += 1;
             self.issue_all(hot, entry);
+            self.issue_ahead(hot, entry, pool);
             self.refresh(hot, entry);
             return Served::Pool(0);
         };
@@ -234,21 +238,38 @@ impl Run {
 
     /// Issues the recorded fences up to here. False: one could not be, and is tried again.
     fn issue(&mut self, hot: &Hot, entry: &Entry, pool: &Pool) -> bool {
-        while let Some(&wait) = self.waits(entry).get(self.waits_at) {
-            if wait.before >= hot.cursor {
-                break;
-            }
+        let (next, all) = self.issue_from((hot, entry, pool), self.waits_at, hot.cursor);
+        self.waits_at = next;
+        all
+    }
+
+    /// Issues those up to where the step would be if all that fitted nothing were of other sizes.
+    /// They are issued again at their places, should these be found.
+    fn issue_ahead(&mut self, hot: &Hot, entry: &Entry, pool: &Pool) {
+        let (at, past) = (self.ahead_at.max(self.waits_at), hot.cursor + self.unresolved);
+        self.ahead_at = self.issue_from((hot, entry, pool), at, past).0;
+    }
+
+    /// Issues fences from a place in their list up to birth `past`: the next place, and whether all
+    /// could be.
+    fn issue_from(
+        &mut self,
+        (hot, entry, pool): (&Hot, &Entry, &Pool),
+        mut at: usize,
+        past: usize,
+    ) -> (usize, bool) {
+        while let Some(&wait) = self.waits(entry).get(at).filter(|wait| wait.before < past) {
             let (from, to) = (hot.streams[wait.from as usize], hot.streams[wait.to as usize]);
             if let Err(error) = pool.fence(from, to) {
                 tracing::warn!(%error, "a recorded fence could not be issued; the pool serves");
-                return false;
+                return (at, false);
             }
-            self.waits_at += 1;
+            at += 1;
             self.tally.fences += 1;
             self.note(wait, (from, to));
         }
         self.told.clear();
-        true
+        (at, true)
     }
 
     /// Writes an issued fence down; one that the program has asked for since the last birth is

@@ -54,8 +54,8 @@ impl Run {
         Some(hot.base + at as usize)
     }
 
-    /// Whether all fences that bind other lanes' work to a birth's life have been issued, or will be
-    /// before such work.
+    /// Whether all fences that bind other lanes' work to a birth's life have been issued, or will
+    /// be before such work.
     fn covers(&self, hot: &Hot, entry: &Entry, at: usize) -> bool {
         let due = entry.script.free(at).due as usize;
         let past = self.waits(entry).get(self.waits_at).is_none_or(|w| w.before >= hot.cursor);

@@ -3,8 +3,8 @@
 //! Owns the recordings that programs hold, open and ended. What was allocated by `cudaMalloc`'s
 //! meaning is left out: no lane orders it. What outlives the recording, or is freed by `cudaFree`'s
 //! meaning, keeps its place in the order and stays the pool's. What is freed on a stream and was
-//! not born in the step is not in it, but relies on its fences: all of these are kept. Promises that
-//! an open recording ends when it is destroyed. Cost: O(n) for n events.
+//! not born in the step is not in it, but relies on its fences: all of these are kept. Promises
+//! that an open recording ends when it is destroyed. Cost: O(n) for n events.
 
 use crate::base::handles::Handles;
 use crate::error::{Error, Result, Status};

@@ -174,7 +174,7 @@ fn uses_by_other_lanes_are_waited_for() {
 
 /// One thing that a program with work on several lanes does. Buffers are named by letters.
 #[derive(Clone, Copy)]
-enum Act {
+pub enum Act {
     /// A buffer of so many bytes, on a lane.
     Alloc(char, usize, usize),
     /// Work on a buffer: marks and a look at them, on a lane.
@@ -189,7 +189,7 @@ enum Act {
 }
 
 /// Plays it by the pool, with the recording's number, or by a step.
-fn act(rig: &Rig, acts: &[Act], recording: Option<u64>, step: u64, random: &mut Random) {
+pub fn act(rig: &Rig, acts: &[Act], recording: Option<u64>, step: u64, random: &mut Random) {
     let mut live = std::collections::HashMap::new();
     let by_pool = recording.is_some();
     for act in acts {
