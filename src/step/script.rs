@@ -9,7 +9,7 @@
 
 use crate::error::{Error, Result, Status};
 use crate::plan::Plan;
-use crate::plan::recording::{Fence, LANES_MAX, NEVER, Recording};
+use crate::plan::recording::{Fence, LANES_MAX, Recording};
 use crate::pool::slow::ALIGN_MAX;
 
 /// The offset of a buffer that the pool serves, as it was recorded.
@@ -133,7 +133,8 @@ impl Script {
             })
             .collect();
         births.push(Birth { offset: BY_POOL, bytes: 0, deaths: 0, lane: 0 });
-        let planned = |&i: &usize| offsets[i] != BY_POOL && step.births[i].death != NEVER;
+        // One that never dies is planned too where a plan is not of a recording: due at the end.
+        let planned = |&i: &usize| offsets[i] != BY_POOL;
         let mut dying: Vec<usize> = (0..step.births.len()).filter(planned).collect();
         dying.sort_by_key(|&i| step.births[i].death);
         let mut shared = vec![false; step.births.len()];
