@@ -103,6 +103,10 @@ impl Recording {
             if b.size == 0 {
                 return Err(bad(format!("buffer {i} has size 0: leave it out")));
             }
+            if b.death == NEVER && !b.alignment.is_power_of_two() {
+                let alignment = b.alignment;
+                return Err(bad(format!("buffer {i} has alignment {alignment}: no power of two")));
+            }
         }
         if !self.births.is_sorted_by_key(|b| b.birth) {
             return Err(bad("the buffers are not in the order of their births".to_owned()));
@@ -234,7 +238,7 @@ impl Plan {
         let mut all: Vec<(u64, u64, u32)> = Vec::with_capacity(self.buffers().len());
         for (b, &offset) in self.buffers().iter().zip(self.offsets()) {
             let found = recording.births.get(b.id as usize);
-            let same = found.is_some_and(|r| {
+            let same = found.is_some_and(|r| r.death != NEVER && {
                 (r.birth, r.death, r.size, r.alignment) == (b.birth, b.death, b.size, b.alignment)
             });
             if !same {

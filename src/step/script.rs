@@ -98,12 +98,14 @@ impl Script {
     /// # Errors
     /// [`Status::InvalidArgument`]: an alignment that no block of a pool has.
     pub(super) fn new(plan: &Plan) -> Result<Script> {
-        if plan.alignment() > ALIGN_MAX as u64 {
+        let pools = plan.recording().into_iter().flat_map(|r| &r.births).map(|b| b.alignment);
+        let alignment = pools.fold(plan.alignment(), u64::max);
+        if alignment > ALIGN_MAX as u64 {
             return Err(Error::new(
                 Status::InvalidArgument,
                 format!(
-                    "the plan needs an alignment of {} bytes; a pool's blocks have 2 MiB at most",
-                    plan.alignment()
+                    "the plan needs an alignment of {alignment} bytes; a pool's blocks have 2 MiB \
+                     at most"
                 ),
             ));
         }

@@ -143,6 +143,8 @@ fn a_sealed_lie_about_lanes_is_found_out() {
         (with(birth(0, 2), 65), "not as it was recorded"),
         (with(birth(2, 1), 7), "4 of 5 recorded buffers"),
         (with(birth(3, 0), 99), "not in the order of their births"),
+        (with(birth(2, 3), 3), "buffer 2 has alignment 3"),
+        (placed_without_an_end(&bytes), "buffer 2 is not as it was recorded"),
         (with(birth(4, 4), 3 << 32 | 5), "on a lane that the step has not"),
         (with(used(0), 7 << 16), "a use of no buffer"),
         (with(used(0), 1 << 16 | 3), "a use of no buffer"),
@@ -158,6 +160,19 @@ fn a_sealed_lie_about_lanes_is_found_out() {
         let error = refused(&changed);
         assert!(error.message().contains(text), "{error} does not say {text:?}");
     }
+}
+
+/// In the place of a planned buffer the one that outlives the step: as many, but not the same.
+fn placed_without_an_end(bytes: &[u8]) -> Vec<u8> {
+    let mut changed = bytes.to_vec();
+    let mut put = |at: usize, value: u64| changed[at..at + 8].copy_from_slice(&value.to_le_bytes());
+    let row = 40 + 56 * 2;
+    for (field, value) in [(0, 2), (1, 6), (2, u64::MAX), (3, 32), (6, 4096)] {
+        put(row + 8 * field, value);
+    }
+    [24, 32].iter().for_each(|&at| put(at, 4096 + 32));
+    seal(&mut changed);
+    changed
 }
 
 #[test]
