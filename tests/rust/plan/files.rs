@@ -6,7 +6,8 @@ mod body;
 use crate::random::{Random, seed};
 use body::seal;
 use forebay::error::{Error, Status};
-use forebay::plan::{Buffer, Options, Plan, solve};
+use forebay::plan::recording::{Fence, Recorded};
+use forebay::plan::{Buffer, Options, Plan, Recording, solve};
 
 fn plan() -> Plan {
     let fixed = Buffer { alignment: 64, fixed: Some(64), ..Buffer::new(11, 2, 6, 70) };
@@ -173,6 +174,37 @@ fn placed_without_an_end(bytes: &[u8]) -> Vec<u8> {
     [24, 32].iter().for_each(|&at| put(at, 4096 + 32));
     seal(&mut changed);
     changed
+}
+
+/// As many events as are taken, and one more; and many buffers in the same bytes, which must not
+/// be looked at two by two.
+#[test]
+fn a_long_step_is_checked_or_refused() {
+    let fence = Fence { time: 0, from: 0, to: 1 };
+    for (lanes, most) in [(1u16, 1 << 24), (64, 1 << 18)] {
+        let fence = if lanes == 1 { Fence { to: 0, ..fence } } else { fence };
+        let mut step = Recording { lanes, fences: vec![fence; most], ..Recording::default() };
+        assert_eq!(step.check(), Ok(()));
+        step.fences.push(fence);
+        let refused = step.check().expect_err("one too many");
+        let text = format!("{} buffers, uses and fences; at most {most} on {lanes}", most + 1);
+        assert!(refused.message().contains(&text), "{refused}");
+    }
+    let born = |i: u64| Recorded {
+        birth: 2 * i,
+        death: 2 * i + 1,
+        size: 512,
+        alignment: 512,
+        tag: 0,
+        lane: 0,
+        end_lane: 0,
+    };
+    let births: Vec<Recorded> = (0..200_000).map(born).collect();
+    let uses = vec![(199_999, 1)];
+    let plan = Recording { lanes: 2, births, uses, ..Recording::default() };
+    let plan = plan.plan(&Options { effort: 100, ..Options::default() }).expect("a plan");
+    assert_eq!(plan.height(), 512, "all share");
+    assert_eq!(Plan::from_bytes(&plan.to_bytes()), Ok(plan));
 }
 
 #[test]
