@@ -34,6 +34,7 @@ impl Run {
         if self.lanes > 1 {
             // Nothing says which lanes work on it: fences that the plan can do without may matter.
             self.issue_all(hot, entry);
+            self.refresh(hot, entry);
         }
         let all = entry.script.len();
         let due = all.min(hot.cursor.saturating_add(usize::try_from(births).unwrap_or(all)));

@@ -3,7 +3,7 @@
 
 use crate::astray::Bound;
 use crate::common::{Random, seed};
-use crate::model::{Op, Rig, random_step, step_alloc, step_free};
+use crate::model::{Op, Rig, random_step, step_alloc, step_alloc_within, step_free};
 use crate::recorded::plan_of;
 use forebay::driver::Call;
 use forebay::driver::faulty::CallSet;
@@ -370,6 +370,77 @@ fn random_acts(random: &mut Random, lanes: usize) -> Vec<Act> {
     }
     acts.extend(live.into_iter().map(|(name, home, _)| Act::Free(name, home)));
     acts
+}
+
+/// What is not planned keeps off bytes that another lane may work on without a word, until the
+/// fence that ends such work has been issued.
+#[test]
+fn a_gap_is_behind_untold_work() {
+    let mut ops = vec![Op::Alloc(0, 4096, 0), Op::Fence(0, 1), Op::Fence(1, 0), Op::Free(0, 0)];
+    for (id, bytes) in [(1, 512), (2, 512), (3, 8192)] {
+        ops.extend([Op::Alloc(id, bytes, 0), Op::Free(id, 0)]);
+    }
+    let mut random = Random(seed(87));
+    let bound = Bound::new(&ops, 2, &mut random);
+    assert_eq!(bound.totals().plan_block_bytes, 8192, "the last has all");
+    let streams = bound.streams();
+    for _ in 0..100 {
+        let step = bound.begin();
+        let mut work = |address, bytes, lane| {
+            let value = random.bits();
+            bound.rig.mark((address, bytes), value, lane);
+            bound.rig.look((address, bytes), value, lane);
+        };
+        let alloc = |bytes| step_alloc(step, bytes, streams[0]).expect("planned");
+        let within = || step_alloc_within(step, 7000, 1, streams[0]).expect("fits");
+        let free = |address| assert_eq!(step_free(step, address, streams[0]), Status::Ok);
+        let first = alloc(4096);
+        slow::fence(step, streams[0], streams[1]).expect("lanes");
+        work(first, 4096, 1);
+        free(first);
+        let early = within();
+        work(early, 7000, 0);
+        free(early);
+        free(alloc(512));
+        let late = within();
+        work(late, 7000, 0);
+        free(late);
+        free(alloc(512));
+        let all = alloc(8192);
+        let inside = [early, late].map(|address| address.wrapping_sub(all) < 8192);
+        assert_eq!(inside, [false, true], "the fence comes before the second birth");
+        free(all);
+        slow::end(step, false).expect("all are free");
+        bound.rig.work(&mut random);
+    }
+    let totals = bound.totals();
+    assert_eq!((totals.gaps_served, totals.gaps_missed, totals.served), (100, 100, 400));
+    // Both from the first gap on, although reuse of planned bytes needs one.
+    assert_eq!((totals.fences, totals.fences_left_out), (200, 0));
+    bound.end();
+}
+
+/// Memory beside the plan may rely on any fence: from its allocation on all are issued.
+#[test]
+fn beside_what_is_not_planned_all_fences_are_issued() {
+    let fenced = [Op::Fence(0, 1), Op::Alloc(1, 4096, 0), Op::Free(1, 0)];
+    let ops: Vec<Op> = [Op::Alloc(0, 4096, 0), Op::Free(0, 0)].into_iter().chain(fenced).collect();
+    let bound = Bound::new(&ops, 2, &mut Random(8));
+    let streams = bound.streams();
+    for (round, extra) in [(0, false), (1, true), (2, false)] {
+        let step = bound.begin();
+        let beside = extra.then(|| step_alloc_within(step, 64, 0, streams[0]).expect("fits"));
+        for _ in 0..2 {
+            let block = step_alloc(step, 4096, streams[0]).expect("planned");
+            assert_eq!(step_free(step, block, streams[0]), Status::Ok);
+        }
+        beside.iter().for_each(|&b| assert_eq!(step_free(step, b, streams[0]), Status::Ok));
+        slow::end(step, false).expect("all are free");
+        let counts = (bound.totals().fences, bound.totals().fences_left_out);
+        assert_eq!(counts, [(0, 1), (1, 1), (1, 2)][round]);
+    }
+    assert_eq!((bound.totals().served, bound.totals().gaps_missed), (6, 1));
+    bound.end();
 }
 
 /// With fences that are never issued the marks must tell: else the tests above show nothing.
