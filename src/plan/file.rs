@@ -48,7 +48,8 @@ impl Plan {
         let mut bytes = Vec::with_capacity(HEAD + ROW * self.buffers().len() + TAIL);
         bytes.extend(MAGIC);
         bytes.extend(VERSION.to_le_bytes());
-        let flags = self.recording().map_or(0, |r| STEP | FENCES_FREE * u32::from(!r.keeps_fences));
+        let of_step = |r: &Recording| if r.keeps_fences { STEP } else { STEP | FENCES_FREE };
+        let flags = self.recording().map_or(0, of_step);
         bytes.extend(flags.to_le_bytes());
         let head = [self.buffers().len() as u64, self.height(), self.bound()];
         bytes.extend(head.iter().flat_map(|number| number.to_le_bytes()));
