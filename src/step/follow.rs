@@ -372,9 +372,11 @@ impl Run {
     ) -> Result<()> {
         pool.fence(hot.streams[from as usize], hot.streams[to as usize])?;
         // It is that one only behind all that was due by then: a later free's work is not in it.
+        // Other lanes' work on what lives on may come between this and the recorded one.
         let all_free = hot.owed + entry.script.births[hot.cursor].deaths as isize == 0;
         if let Some(wait) = self.waits(entry).get(self.waits_at)
             && all_free
+            && entry.script.orders_deaths
             && (wait.from, wait.to, wait.before) == (from, to, hot.cursor)
         {
             self.waits_at += 1;

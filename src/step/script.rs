@@ -9,7 +9,7 @@
 
 use crate::error::{Error, Result, Status};
 use crate::plan::Plan;
-use crate::plan::recording::{Fence, LANES_MAX, Recording};
+use crate::plan::recording::{Fence, LANES_MAX, NEVER, Recording};
 use crate::pool::slow::ALIGN_MAX;
 
 /// The offset of a buffer that the pool serves, as it was recorded.
@@ -79,6 +79,9 @@ pub(super) struct Script {
     pub(super) waits: Box<[Wait]>,
     /// All recorded fences, for a step that goes another way.
     pub(super) fences: Box<[Wait]>,
+    /// Whether fences order nothing but what is due: one of the program's own stands for such a one
+    /// as soon as all that is due is free.
+    pub(super) orders_deaths: bool,
     /// Recorded fences that are not among the waits: no reuse of bytes needs them.
     pub(super) left_out: u64,
     /// Birth and lane of each recorded use by another lane, in order.
@@ -142,6 +145,8 @@ impl Script {
         let mut shared = vec![false; step.births.len()];
         step.uses.iter().for_each(|&(at, _)| shared[at as usize] = true);
         let untold = step.untold_work();
+        let outlived = step.births.iter().any(|b| b.death == NEVER);
+        let orders_deaths = !step.keeps_fences && !outlived && !untold.contains(&true);
         let mut uses = step.uses.clone();
         uses.sort_unstable();
         let mut free_of = vec![NO_FREE; step.births.len()];
@@ -180,6 +185,7 @@ impl Script {
             left_out: (fences.len() - waits.len()) as u64,
             waits,
             fences,
+            orders_deaths,
             uses: uses.into(),
             height: 0,
             alignment: 1,
