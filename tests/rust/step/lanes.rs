@@ -319,6 +319,26 @@ fn work_on_another_lane_before_the_free_keeps_the_fence() {
     assert_eq!((issued, left_out, wrong > 0), (0, 200, true), "the canary: {wrong}");
 }
 
+/// A fence that the program asks for before another lane's work does not stand for the recorded one
+/// behind that, although no buffer was freed between the two.
+#[test]
+fn an_early_fence_does_not_stand_for_one_behind_untold_work() {
+    let acts = [
+        Act::Alloc('a', 4096, 0),
+        Act::Own(1, 0),
+        Act::Own(0, 1),
+        Act::Work('a', 1),
+        Act::Fence(1, 0),
+        Act::Alloc('d', 4096, 0),
+        Act::Free('a', 0),
+        Act::Alloc('c', 4096, 0),
+        Act::Work('c', 0),
+        Act::Free('c', 0),
+        Act::Free('d', 0),
+    ];
+    assert_eq!(acted(&acts, 8192), (200, 400, 0));
+}
+
 /// Buffers at random, some of which another lane works on without a word: behind the birth by the
 /// program's own fence, before the free by one that is left to the plan.
 #[test]
