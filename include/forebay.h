@@ -1246,7 +1246,8 @@ typedef struct forebay_plan_buffer {
    */
   uint64_t birth;
   /**
-   * The first time from which it is not wanted any more; above birth.
+   * The first time from which it is not wanted any more; above birth. UINT64_MAX: at a step's
+   * end.
    */
   uint64_t death;
   /**
@@ -1541,9 +1542,11 @@ typedef struct forebay_binding_stats {
    */
   uint64_t gaps_missed;
   /**
-   * Recorded fences issued again: those that the reuse of bytes needs; all, where a buffer was
-   * freed on another lane than its own, was used by another one, or outlives the step,
-   * or where the choice would take too long.
+   * Recorded fences issued again: those that the reuse of bytes needs. All, where a buffer was
+   * freed on another lane than its own, was told to be used by another one, or outlives the
+   * step; where a block that is older than the step was freed in it; where the step was learnt
+   * over a plan, or the plan's file does not tell; where the choice would take too long; and in
+   * a step that goes another way, from there on.
    */
   uint64_t fences;
   /**
@@ -3308,9 +3311,10 @@ forebay_status forebay_record_begin(forebay_pool_t pool,
  * on the one and awaited by the other does, and records it: a buffer that died on `from` may then
  * give its bytes to one that is born on `to`. A step that runs by the plan issues it again by
  * itself before the next allocation, if reuse of memory needs it. That orders reuse alone: between
- * its recorded place and that allocation work is unordered; a fence behind the last allocation,
- * one that others imply, and one by which no bytes are shared are never issued. Where work of one
- * stream reads what another has written, the program's own fence stays.
+ * its recorded place and that allocation work is unordered; a fence behind the last allocation is
+ * never issued, and one that others imply, or that no reuse of bytes needs, only where all are:
+ * see the fences of forebay_binding_stats. Where work of one stream reads what another has
+ * written, the program's own fence stays.
  *
  * @return FOREBAY_ERROR_INVALID_STREAM; FOREBAY_ERROR_BUSY while a graph capture is open;
  * FOREBAY_ERROR_INVALID_ARGUMENT when the recording has ended.
@@ -3383,7 +3387,8 @@ forebay_status forebay_recording_destroy(forebay_recording_t recording);
  *
  * @param options NULL: the defaults.
  * @param plan receives the handle; NULL on failure.
- * @return as forebay_plan_create(); FOREBAY_ERROR_BUSY while the recording is open.
+ * @return as forebay_plan_create(); FOREBAY_ERROR_INVALID_ARGUMENT for more than 2^24 buffers,
+ * uses and fences, divided by the lanes; FOREBAY_ERROR_BUSY while the recording is open.
  *
  * Thread-safe; needs no device. End the plan with forebay_plan_destroy().
  *
@@ -3648,9 +3653,10 @@ forebay_status forebay_binding_add(forebay_binding_t binding,
 
 /**
  * Has the next step of this signature recorded, and planned at its end. Where there is no plan yet
- * the pool serves that step, on as many streams as it names. A plan that is kept goes only once
- * the new one is made, if there are too many then; of shapes without a plan as many may be awaited
- * as plans are kept.
+ * the pool serves that step, on as many streams as it names; where there is one, all of its
+ * recorded fences are issued and recorded again, besides those that the program asks for. A plan
+ * that is kept goes only once the new one is made, if there are too many then; of shapes without
+ * a plan as many may be awaited as plans are kept.
  *
  * @return FOREBAY_ERROR_BUSY while a step is open.
  *
@@ -3685,7 +3691,8 @@ forebay_status forebay_plan_unbind(forebay_binding_t binding);
 /**
  * Begins a step by the plan of a signature. Each of its streams waits for all streams of the
  * binding's step before; for one stream that goes on no driver call is made. The step belongs to
- * the calling thread.
+ * the calling thread. Where a capture begins or ends inside it, launch its graph only when the
+ * step has ended: the rest of it may get bytes that buffers had while the capture was open.
  *
  * @param streams one for each lane of the plan, each once: see forebay_recording_streams().
  * @param step receives the handle; NULL on failure.
@@ -3751,8 +3758,10 @@ forebay_status forebay_step_alloc_within(forebay_step_t step,
 forebay_status forebay_step_free(forebay_step_t step, void *ptr, forebay_stream_t stream);
 
 /**
- * Notes that work on another stream of the step uses a buffer: as forebay_record_use(). What was
- * recorded so needs no more.
+ * Notes that work on another stream of the step uses a buffer: as forebay_record_use(). Tell every
+ * use in every step, also one that was recorded: buffers are known by size and stream alone, so
+ * that in a step which goes another way a recorded use may be another buffer's. In one that goes
+ * as recorded it costs a lock, and changes nothing.
  *
  * @return as forebay_step_free().
  */
@@ -3762,7 +3771,8 @@ forebay_status forebay_step_record_use(forebay_step_t step, void *ptr, forebay_s
  * Makes later work of stream `to` wait for the work queued on `from` so far; both are streams of
  * the step. A recorded fence is issued again by itself only before the next allocation and where
  * reuse of memory needs it, and orders that alone: where work of one stream reads what another has
- * written, the program's own fence stays.
+ * written, the program's own fence stays. So does one before the free of a buffer that is not
+ * planned, or that is freed later than it was recorded, if other streams use it without a word.
  *
  * @return as forebay_step_alloc(); FOREBAY_ERROR_BUSY while a graph capture is open.
  */

@@ -100,6 +100,7 @@ pub fn lanes() -> Vec<u8> {
             fence(14, 2, 0),
             fence(15, 1, 0),
         ],
+        ..Recording::default()
     };
     step.plan(&Options { effort: 100, ..Options::default() }).expect("a plan").to_bytes()
 }

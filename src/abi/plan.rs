@@ -26,7 +26,8 @@ pub struct PlanBuffer {
     pub id: u64,
     /// The time from which it is wanted.
     pub birth: u64,
-    /// The first time from which it is not wanted any more; above birth.
+    /// The first time from which it is not wanted any more; above birth. UINT64_MAX: at a step's
+    /// end.
     pub death: u64,
     /// Bytes, not 0.
     pub size: u64,

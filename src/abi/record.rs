@@ -80,9 +80,10 @@ pub unsafe extern "C" fn forebay_record_begin(
 /// on the one and awaited by the other does, and records it: a buffer that died on `from` may then
 /// give its bytes to one that is born on `to`. A step that runs by the plan issues it again by
 /// itself before the next allocation, if reuse of memory needs it. That orders reuse alone: between
-/// its recorded place and that allocation work is unordered; a fence behind the last allocation,
-/// one that others imply, and one by which no bytes are shared are never issued. Where work of one
-/// stream reads what another has written, the program's own fence stays.
+/// its recorded place and that allocation work is unordered; a fence behind the last allocation is
+/// never issued, and one that others imply, or that no reuse of bytes needs, only where all are:
+/// see the fences of forebay_binding_stats. Where work of one stream reads what another has
+/// written, the program's own fence stays.
 ///
 /// @return FOREBAY_ERROR_INVALID_STREAM; FOREBAY_ERROR_BUSY while a graph capture is open;
 /// FOREBAY_ERROR_INVALID_ARGUMENT when the recording has ended.
@@ -176,7 +177,8 @@ pub extern "C" fn forebay_recording_destroy(recording: RecordingT) -> Status {
 ///
 /// @param options NULL: the defaults.
 /// @param plan receives the handle; NULL on failure.
-/// @return as forebay_plan_create(); FOREBAY_ERROR_BUSY while the recording is open.
+/// @return as forebay_plan_create(); FOREBAY_ERROR_INVALID_ARGUMENT for more than 2^24 buffers,
+/// uses and fences, divided by the lanes; FOREBAY_ERROR_BUSY while the recording is open.
 ///
 /// Thread-safe; needs no device. End the plan with forebay_plan_destroy().
 ///

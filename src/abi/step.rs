@@ -65,9 +65,11 @@ pub struct BindingStats {
     pub gaps_served: u64,
     /// Those that the pool served.
     pub gaps_missed: u64,
-    /// Recorded fences issued again: those that the reuse of bytes needs; all, where a buffer was
-    /// freed on another lane than its own, was used by another one, or outlives the step,
-    /// or where the choice would take too long.
+    /// Recorded fences issued again: those that the reuse of bytes needs. All, where a buffer was
+    /// freed on another lane than its own, was told to be used by another one, or outlives the
+    /// step; where a block that is older than the step was freed in it; where the step was learnt
+    /// over a plan, or the plan's file does not tell; where the choice would take too long; and in
+    /// a step that goes another way, from there on.
     pub fences: u64,
     /// Times that the plan block was given up because the pool was short of memory.
     pub given_up: u64,
@@ -198,9 +200,10 @@ pub extern "C" fn forebay_binding_add(binding: BindingT, signature: u64, plan: P
 }
 
 /// Has the next step of this signature recorded, and planned at its end. Where there is no plan yet
-/// the pool serves that step, on as many streams as it names. A plan that is kept goes only once
-/// the new one is made, if there are too many then; of shapes without a plan as many may be awaited
-/// as plans are kept.
+/// the pool serves that step, on as many streams as it names; where there is one, all of its
+/// recorded fences are issued and recorded again, besides those that the program asks for. A plan
+/// that is kept goes only once the new one is made, if there are too many then; of shapes without
+/// a plan as many may be awaited as plans are kept.
 ///
 /// @return FOREBAY_ERROR_BUSY while a step is open.
 ///
@@ -244,7 +247,8 @@ pub extern "C" fn forebay_plan_unbind(binding: BindingT) -> Status {
 
 /// Begins a step by the plan of a signature. Each of its streams waits for all streams of the
 /// binding's step before; for one stream that goes on no driver call is made. The step belongs to
-/// the calling thread.
+/// the calling thread. Where a capture begins or ends inside it, launch its graph only when the
+/// step has ended: the rest of it may get bytes that buffers had while the capture was open.
 ///
 /// @param streams one for each lane of the plan, each once: see forebay_recording_streams().
 /// @param step receives the handle; NULL on failure.
@@ -336,8 +340,10 @@ pub unsafe extern "C" fn forebay_step_free(
     unsafe { hot::free(step as u64, ptr, stream as u64) }
 }
 
-/// Notes that work on another stream of the step uses a buffer: as forebay_record_use(). What was
-/// recorded so needs no more.
+/// Notes that work on another stream of the step uses a buffer: as forebay_record_use(). Tell every
+/// use in every step, also one that was recorded: buffers are known by size and stream alone, so
+/// that in a step which goes another way a recorded use may be another buffer's. In one that goes
+/// as recorded it costs a lock, and changes nothing.
 ///
 /// @return as forebay_step_free().
 #[unsafe(no_mangle)]
@@ -352,7 +358,8 @@ pub extern "C" fn forebay_step_record_use(
 /// Makes later work of stream `to` wait for the work queued on `from` so far; both are streams of
 /// the step. A recorded fence is issued again by itself only before the next allocation and where
 /// reuse of memory needs it, and orders that alone: where work of one stream reads what another has
-/// written, the program's own fence stays.
+/// written, the program's own fence stays. So does one before the free of a buffer that is not
+/// planned, or that is freed later than it was recorded, if other streams use it without a word.
 ///
 /// @return as forebay_step_alloc(); FOREBAY_ERROR_BUSY while a graph capture is open.
 #[unsafe(no_mangle)]

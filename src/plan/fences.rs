@@ -1,26 +1,32 @@
 //! Which fences of a step its plan needs: those that order reuse of bytes.
 //!
 //! A program records fences for what it wants ordered; a step by the plan issues one again only
-//! where buffers of several lanes share bytes by it. A **need** is: all work of one lane up to a
-//! death comes before a birth on another. A **chain** meets it: fences in their order, from the
-//! one lane to the other, the first at or after the death and the last at or before the birth.
+//! where buffers that share bytes are kept apart by it. A **need** is: all work of one lane up to a
+//! time comes before the work of another from a time on. A **chain** meets it: fences in their
+//! order, from the one lane to the other, the first at or after the one time and the last at or
+//! before the other. For each two buffers that share bytes, all work on the first comes before
+//! all work on the second: on the buffers' own lanes from birth to death, and on each lane
+//! that a told fence binds to a buffer's life, as [`Work`] has it.
 //!
-//! Needs are looked at in the order of births. One that the fences chosen so far do not meet gets
-//! the chain that adds the fewest, of these the latest; between two lanes, where a chain is one
-//! fence, no choice is smaller. With more lanes each fence goes at last that the others make
-//! superfluous, and what a transitive reduction of all that is ordered leaves is taken if it
-//! is less. Promises that all needs are met, which is looked at once more by another way.
+//! Needs are looked at in the order of the times that they begin at. One that the fences chosen so
+//! far do not meet gets the chain that adds the fewest, of these the latest; between two lanes,
+//! where a chain is one fence, no choice is smaller. With more lanes each fence goes at last that
+//! the others make superfluous, and what a transitive reduction of all that is ordered leaves is
+//! taken if it is less. Promises that all needs are met, which is looked at once more by another
+//! way.
 //!
-//! A need holds for work that is on the lane where a buffer is born and freed. A buffer that other
-//! lanes use, or that is freed on another one, has work on lanes whose order no need tells: a step
-//! with such a buffer keeps all its fences, and so does one with a buffer that outlives it, since
-//! nobody knows on which lane that ends.
+//! A buffer that other lanes were told to use, or that is freed on another one, has work on lanes
+//! that no fence bounds: a step with such a buffer keeps all its fences. So does one with a buffer
+//! that outlives it, since nobody knows on which lane that ends, and one that says so itself: what
+//! was freed in it without being born in it relies on fences too.
 //!
 //! Owns nothing. Cost: O(n log n) and the pairs that share bytes, of which [`PAIRS_MAX`] are looked
-//! at; with three lanes or more a look at the fences between death and birth for a need,
-//! [`LOOKS_MAX`] in all: beyond either, all are kept.
+//! at, each lane that works on the first counted; with three lanes or more a look at the fences
+//! between the two times for a need, [`LOOKS_MAX`] in all: beyond either, all are kept. Where
+//! to drop superfluous ones would take more looks than that, they stay.
 
 use super::recording::{Fence, NEVER, Recorded, Recording};
+use super::work::Work;
 use std::collections::BTreeMap;
 
 /// How many fences are looked at to choose some, and to drop some of these.
@@ -28,7 +34,8 @@ const LOOKS_MAX: usize = 1 << 26;
 /// How many pairs of buffers that share bytes are looked at: some tenths of a second.
 const PAIRS_MAX: usize = 1 << 23;
 
-/// Work of lane `from` up to `death` comes before a birth on lane `to` at `birth`.
+/// Work of lane `from` up to `death` comes before that of lane `to` from `birth` on: the death of a
+/// buffer and the birth of another, or where work on them ends and begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Need {
     birth: u64,
@@ -42,10 +49,17 @@ impl Recording {
     /// [`u64::MAX`] for a buffer that is not planned. The plan's order has been checked.
     pub fn needed_fences(&self, offsets: &[u64]) -> Vec<bool> {
         debug_assert_eq!(offsets.len(), self.births.len());
-        if self.lanes < 2 || self.fences.is_empty() || self.strays() {
+        if self.lanes < 2 || self.fences.is_empty() || self.keeps_fences || self.strays() {
             return self.all();
         }
         self.fewest(offsets, PAIRS_MAX)
+    }
+
+    /// For each buffer whether fences bind work of other lanes to its life, which may use it
+    /// although no use was told.
+    pub fn untold_work(&self) -> Vec<bool> {
+        let work = Work::new(self);
+        (0..self.births.len()).map(|at| work.is_untold(at)).collect()
     }
 
     fn all(&self) -> Vec<bool> {
@@ -68,7 +82,10 @@ impl Recording {
         if self.lanes > 2 && self.prune(&needs, &mut chosen) {
             // The other way round: from a reduction of all that is ordered.
             let mut reduced = all();
-            let pruned = self.prune(&self.ordered(), &mut reduced);
+            let mut ordered = self.ordered();
+            ordered.extend(&needs);
+            ordered.sort_by_key(|need| need.birth);
+            let pruned = self.prune(&ordered, &mut reduced);
             let pruned = pruned && self.prune(&needs, &mut reduced);
             if pruned && count(&reduced) < count(&chosen) {
                 chosen = reduced;
@@ -78,42 +95,49 @@ impl Recording {
         if self.met(&needs, &chosen) { chosen } else { all() }
     }
 
-    /// The needs of a plan, in the order of births; of one birth and lane the latest death. None:
-    /// more than `most` pairs share bytes.
+    /// The needs of a plan, in the order of the times that they begin at; of one such time and two
+    /// lanes the latest. None: more than `most` pairs share bytes.
     fn needs(&self, offsets: &[u64], most: usize) -> Option<Vec<Need>> {
-        let mut users: BTreeMap<u32, Vec<u16>> = BTreeMap::new();
-        for &(at, lane) in &self.uses {
-            users.entry(at).or_default().push(lane);
-        }
+        let work = Work::new(self);
         let mut placed: Vec<(u64, u64, u32)> = (0u32..)
             .zip(self.births.iter().zip(offsets))
             .filter(|(_, (b, offset))| b.death != NEVER && **offset != u64::MAX)
             .map(|(i, (b, offset))| (*offset, *offset + b.size, i))
             .collect();
         placed.sort_unstable();
+        // Up to when each lane works on the bytes of a buffer before that has them.
         let mut latest: BTreeMap<(u32, u16), u64> = BTreeMap::new();
         let mut pairs = 0;
         for (i, &(_, end, a)) in placed.iter().enumerate() {
             for &(_, _, b) in placed[i + 1..].iter().take_while(|next| next.0 < end) {
-                pairs += 1;
+                let (first, then) = (a.min(b), a.max(b));
+                let ends = &work.ends[first as usize];
+                pairs += ends.len();
                 if pairs > most {
                     return None;
                 }
-                let (first, then) = (a.min(b), a.max(b));
-                let before = &self.births[first as usize];
-                let home = self.births[then as usize].lane;
-                let others = users.get(&first).into_iter().flatten().copied();
-                for from in others.chain([before.end_lane]).filter(|lane| *lane != home) {
-                    let death = latest.entry((then, from)).or_default();
-                    *death = before.death.max(*death);
+                for &(from, until) in ends {
+                    let known = latest.entry((then, from)).or_default();
+                    *known = until.max(*known);
                 }
             }
         }
-        let need = |(&(then, from), &death): (&(u32, u16), &u64)| {
-            let b = &self.births[then as usize];
-            Need { birth: b.birth, death, from, to: b.lane }
-        };
-        Some(latest.iter().map(need).collect())
+        let mut needs: BTreeMap<(u64, u16, u16), u64> = BTreeMap::new();
+        // A step issues no fence behind its last birth.
+        let last = self.births.last().map_or(0, |b| b.birth);
+        for (&(then, from), &until) in &latest {
+            let begins = work.begins[then as usize].iter();
+            let begins = begins.filter(|(lane, since)| *lane != from && *since <= last);
+            for &(to, since) in begins {
+                let known = needs.entry((since, to, from)).or_default();
+                *known = until.max(*known);
+            }
+            if needs.len() > most {
+                return None;
+            }
+        }
+        let need = |((birth, to, from), death)| Need { birth, death, from, to };
+        Some(needs.into_iter().map(need).collect())
     }
 
     /// Fences that meet all needs; nothing where that takes too long to find.
@@ -246,19 +270,19 @@ fn count(chosen: &[bool]) -> usize {
 }
 
 /// Up to when each lane has waited for each other one, fence by fence.
-struct Seen {
+pub(super) struct Seen {
     lanes: usize,
     times: Vec<u64>,
 }
 
 impl Seen {
-    fn new(lanes: u16) -> Seen {
+    pub(super) fn new(lanes: u16) -> Seen {
         let lanes = usize::from(lanes);
         Seen { lanes, times: vec![0; lanes * lanes] }
     }
 
     /// A wait takes in what the lane waited for had waited for.
-    fn wait(&mut self, fence: &Fence) {
+    pub(super) fn wait(&mut self, fence: &Fence) {
         let (from, to) = (usize::from(fence.from), usize::from(fence.to));
         for lane in 0..self.lanes {
             let waited = self.times[from * self.lanes + lane];
@@ -269,7 +293,7 @@ impl Seen {
         *own = fence.time.max(*own);
     }
 
-    fn up_to(&self, lane: u16, other: u16) -> u64 {
+    pub(super) fn up_to(&self, lane: u16, other: u16) -> u64 {
         self.times[usize::from(lane) * self.lanes + usize::from(other)]
     }
 }
@@ -320,8 +344,9 @@ mod tests {
         offsets
     }
 
-    /// Needs for every death and every birth that the recorded fences order, pair by pair.
-    fn pairs(step: &Recording) -> Vec<Need> {
+    /// Needs for every death and every birth that the recorded fences order, pair by pair, and
+    /// those of what shares bytes.
+    fn pairs(step: &Recording, offsets: &[u64]) -> Vec<Need> {
         let all = vec![true; step.fences.len()];
         let mut needs = Vec::new();
         for then in &step.births {
@@ -336,6 +361,8 @@ mod tests {
                 }
             }
         }
+        needs.extend(step.needs(offsets, PAIRS_MAX).expect("few pairs"));
+        needs.sort_by_key(|need| need.birth);
         needs
     }
 
@@ -355,6 +382,54 @@ mod tests {
                 assert!(!share || !conflict, "seed {seed}: buffers {a} and {b}");
             }
         }
+    }
+
+    /// What was ordered by all fences is by the chosen ones, for any work at any time on any lane
+    /// that the fences bind to a buffer: looked at moment by moment. How many two there were.
+    fn keeps_untold_work(step: &Recording, offsets: &[u64], chosen: &[bool], seed: u64) -> usize {
+        // For each moment: up to when each lane is behind each other one.
+        let end = 1 + step.fences.last().map_or(0, |f| f.time);
+        let last = step.births.last().map_or(0, |b| b.birth);
+        let moments = |chosen: &[bool]| -> Vec<Seen> {
+            let until = |time: u64| {
+                let mut seen = Seen::new(step.lanes);
+                let some = step.fences.iter().zip(chosen).filter(|(f, is)| **is && f.time <= time);
+                some.for_each(|(f, _)| seen.wait(f));
+                seen
+            };
+            (0..=end).map(until).collect()
+        };
+        let (all, some) = (moments(&vec![true; chosen.len()]), moments(chosen));
+        let at =
+            |of: &[Seen], time: u64, lane, other| of[time.min(end) as usize].up_to(lane, other);
+        let placed: Vec<usize> = (0..offsets.len()).filter(|&i| offsets[i] != u64::MAX).collect();
+        let mut checked = 0;
+        for (&a, &b) in placed.iter().flat_map(|a| placed.iter().map(move |b| (a, b))) {
+            let (first, then) = (&step.births[a], &step.births[b]);
+            let share = a < b
+                && offsets[a] < offsets[b] + then.size
+                && offsets[b] < offsets[a] + first.size;
+            let lives = |b: &Recorded| b.birth + 1..b.death.min(end);
+            for from in (0..step.lanes).filter(|lane| share && *lane != first.lane) {
+                for to in (0..step.lanes).filter(|lane| *lane != from) {
+                    // Work at a time is before the death when that is behind a later fence.
+                    let before = at(&all, first.death.saturating_sub(1), first.lane, from);
+                    let works = lives(first).any(|time| time <= before);
+                    let begins = |&time: &u64| {
+                        let home = to == then.lane;
+                        home || at(&all, time, to, then.lane) > then.birth
+                    };
+                    let mut issued = then.birth..then.death.min(last + 1);
+                    let Some(begins) = issued.find(begins) else { continue };
+                    if works {
+                        checked += 1;
+                        let kept = at(&some, begins, to, from) >= before;
+                        assert!(kept, "seed {seed}: {a} on {from}, then {b} on {to}");
+                    }
+                }
+            }
+        }
+        checked
     }
 
     #[test]
@@ -382,6 +457,40 @@ mod tests {
         assert_eq!(step.needed_fences(&[0, 8, 16]), [false; 5]);
     }
 
+    /// A buffer's memory was used on another lane without a word: before its free, and behind its
+    /// birth.
+    #[test]
+    fn fences_that_bind_another_lanes_work_to_a_life_are_kept() {
+        let fence = |time, from, to| Fence { time, from, to };
+        let needed = |lanes, births: &[Recorded], fences: &[Fence]| {
+            let (births, fences) = (births.to_vec(), fences.to_vec());
+            let offsets = vec![0; births.len()];
+            Recording { lanes, births, fences, ..Default::default() }.needed_fences(&offsets)
+        };
+        // Between birth and death lane 0 may work on it; who comes next on lane 1 is behind that.
+        let again = [buffer(0, 3, 8, 1), buffer(4, 5, 8, 1)];
+        assert_eq!(needed(2, &again, &[fence(1, 1, 0), fence(2, 0, 1)]), [false, true]);
+        // So it is when only the way back was told, but not for a fence before the birth.
+        assert_eq!(needed(2, &again, &[fence(2, 0, 1)]), [true]);
+        assert_eq!(needed(2, &again, &[fence(0, 0, 1)]), [false]);
+        // Of the ways back the last before the death binds most; any up to the next birth will do.
+        let back = [fence(1, 0, 1), fence(2, 0, 1), fence(4, 0, 1)];
+        assert_eq!(needed(2, &again, &back), [false, false, true]);
+        assert_eq!(needed(2, &again, &back[..2]), [false, true]);
+        assert_eq!(needed(2, &again, &[fence(3, 0, 1)]), [false], "behind the death");
+        // The second's work on lane 0 is behind the first on lane 1, if a birth comes yet.
+        let long = [buffer(0, 1, 8, 1), buffer(2, 7, 8, 1), buffer(8, 9, 8, 1)];
+        assert_eq!(needed(2, &long[..2], &[fence(3, 1, 0), fence(4, 1, 0)]), [false, false]);
+        assert_eq!(needed(2, &long, &[fence(3, 1, 0), fence(4, 1, 0)]), [true, false]);
+        assert_eq!(needed(2, &long, &[fence(7, 1, 0)]), [false], "behind the death");
+        // Through a third lane, to a fourth that works on the second.
+        let chain = [fence(1, 2, 0), fence(2, 0, 1), fence(5, 1, 3), fence(6, 3, 1)];
+        assert_eq!(needed(4, &again, &chain[..2]), [true, true]);
+        let more = [again[0], buffer(4, 7, 8, 1), buffer(8, 9, 8, 1)];
+        assert_eq!(needed(4, &more[..2], &chain), [true, true, false, false]);
+        assert_eq!(needed(4, &more, &chain), [true; 4]);
+    }
+
     #[test]
     fn a_step_with_work_on_other_lanes_keeps_all() {
         let step = Recording {
@@ -400,6 +509,7 @@ mod tests {
         assert_eq!(needed(|step| step.uses.push((1, 1))), [true, false]);
         assert_eq!(needed(|step| step.births[0].end_lane = 1), [true, false]);
         assert_eq!(needed(|step| step.births[2].death = NEVER), [true, false]);
+        assert_eq!(needed(|step| step.keeps_fences = true), [true, false]);
     }
 
     #[test]
@@ -427,7 +537,7 @@ mod tests {
 
     #[test]
     fn no_more_than_a_transitive_reduction_and_none_too_few() {
-        let (mut kept, mut reduced, mut recorded) = (0, 0, 0);
+        let (mut kept, mut reduced, mut recorded, mut untold) = (0, 0, 0, 0);
         for seed in 0..400 {
             let mut rng = Random::new(seed, 3);
             let lanes = 2 + (seed % 3) as u16;
@@ -437,9 +547,10 @@ mod tests {
             let needs = step.needs(&offsets, PAIRS_MAX).expect("few pairs");
             assert!(step.met(&needs, &chosen), "seed {seed}");
             keeps_the_order(&step, &offsets, &chosen, seed);
+            untold += keeps_untold_work(&step, &offsets, &chosen, seed);
             let mut reduction: Vec<bool> = step.fences.iter().map(|f| f.from != f.to).collect();
             recorded += count(&reduction);
-            assert!(step.prune(&pairs(&step), &mut reduction));
+            assert!(step.prune(&pairs(&step, &offsets), &mut reduction));
             assert!(count(&chosen) <= count(&reduction), "seed {seed}: {step:?}");
             kept += count(&chosen);
             reduced += count(&reduction);
@@ -450,7 +561,8 @@ mod tests {
                 assert!(!step.met(&needs, &fewer), "seed {seed}: fence {i}");
             }
         }
-        println!("{recorded} recorded, {reduced} in a reduction, {kept} kept");
+        println!("{recorded} recorded, {reduced} in a reduction, {kept} kept; {untold} untold");
+        assert!(untold > 1000, "{untold} works on other lanes");
         assert!(kept > 400 && kept < recorded / 2, "{kept} of {recorded}");
     }
 

@@ -2,14 +2,18 @@
 //!
 //! ```text
 //! 8 bytes  "FBPLAN\r\n"      tells a text-mode copy
-//! u32      version, 1        u32  flags: 1 if a recorded step follows, else 0
+//! u32      version, 1        u32  flags: 1 if a recorded step follows, 3 if that does with fences
+//!                                 that may be left out, else 0
 //! u64      number of buffers u64  height  u64  bound
 //! then for each buffer: id, birth, death, size, alignment, fixed offset (2^64 - 1: none), offset
-//! with flag 1, the step: lanes, then how many buffers, uses, fences
+//! with flags 1 and 3, the step: lanes, then how many buffers, uses, fences
 //!      each buffer: birth, death, size, alignment, tag << 32 | lane << 16 | lane of the free
 //!      each use: place in the step << 16 | lane; each fence: time, from << 16 | to
 //! u64      FNV-1a checksum of all bytes before
 //! ```
+//!
+//! Files of before flag 2 was known do not tell whether anything else relies on a step's fences: of
+//! these none is left out.
 //!
 //! All numbers are little-endian. Promises that any bytes give a plan or an error, that memory is
 //! taken only for what is there, and that a plan loaded has been checked and verified as a new one
@@ -29,6 +33,10 @@ const TAIL: usize = 8;
 const STEP_HEAD: usize = 32;
 const STEP_ROW: usize = 40;
 const NOT_FIXED: u64 = u64::MAX;
+/// A recorded step follows.
+const STEP: u32 = 1;
+/// Its fences may be left out where reuse of planned bytes does not need them.
+const FENCES_FREE: u32 = 2;
 
 fn bad(text: String) -> Error {
     Error::new(Status::InvalidArgument, text)
@@ -40,7 +48,9 @@ impl Plan {
         let mut bytes = Vec::with_capacity(HEAD + ROW * self.buffers().len() + TAIL);
         bytes.extend(MAGIC);
         bytes.extend(VERSION.to_le_bytes());
-        bytes.extend(u32::from(self.recording().is_some()).to_le_bytes());
+        let of_step = |r: &Recording| if r.keeps_fences { STEP } else { STEP | FENCES_FREE };
+        let flags = self.recording().map_or(0, of_step);
+        bytes.extend(flags.to_le_bytes());
         let head = [self.buffers().len() as u64, self.height(), self.bound()];
         bytes.extend(head.iter().flat_map(|number| number.to_le_bytes()));
         for (b, offset) in self.buffers().iter().zip(self.offsets()) {
@@ -83,10 +93,12 @@ impl Plan {
             let found = plan.height();
             return Err(bad(format!("the plan says that it takes {height} bytes; it is {found}")));
         }
-        if number(bytes, 8) >> 32 == 0 {
+        let flags = number(bytes, 12) as u32;
+        if flags == 0 {
             return Ok(plan);
         }
-        let step = read_step(&bytes[HEAD + ROW * count..bytes.len() - TAIL])?;
+        let mut step = read_step(&bytes[HEAD + ROW * count..bytes.len() - TAIL])?;
+        step.keeps_fences = flags & FENCES_FREE == 0;
         let plan = plan.with_recording(Arc::new(step));
         plan.check_lanes()?;
         Ok(plan)
@@ -156,6 +168,7 @@ fn read_step(bytes: &[u8]) -> Result<Recording> {
         births: rows.chunks_exact(STEP_ROW).map(born).collect(),
         uses: users.chunks_exact(8).map(used).collect(),
         fences: waits.chunks_exact(16).map(wait).collect(),
+        keeps_fences: true,
     })
 }
 
@@ -165,10 +178,10 @@ fn check_head(bytes: &[u8]) -> Result<usize> {
         return Err(bad(format!("these {} bytes are no plan file", bytes.len())));
     }
     let word = |at: usize| number(bytes, at) as u32;
-    if word(8) != VERSION || word(12) > 1 {
+    if word(8) != VERSION || ![0, STEP, STEP | FENCES_FREE].contains(&word(12)) {
         return Err(bad(format!(
             "a plan file of version {} with flags {:#x}; this library reads version {VERSION} \
-             with flags 0 or 1: make the plan again",
+             with flags 0, 1 or 3: make the plan again",
             word(8),
             word(12)
         )));

@@ -19,7 +19,9 @@
 //! gives the bound; [`skyline`] packs by a key (with [`kdtree`] as its index), [`minimise`] tries
 //! keys; [`exact`] searches under a capacity with proof; [`portfolio`] lets several searchers work
 //! side by side; [`verify`] looks at every answer once more, from the caller's own input, before it
-//! is given. [`recording`] plans a step of several lanes, by the order that [`order`] finds.
+//! is given. [`recording`] plans a step of several lanes, by the order that [`order`] finds, and
+//! [`sharing`] checks it; [`fences`] says which fences such a plan needs, by the [`work`] that they
+//! order.
 //! [`file`](mod@file) keeps plans in bytes; [`csv`] reads instances; [`handles`] keeps plans for C
 //! programs.
 //!
@@ -51,9 +53,11 @@ pub mod prepare;
 mod random;
 pub mod recording;
 pub mod restart;
+mod sharing;
 pub mod skyline;
 mod solve;
 pub mod verify;
+mod work;
 
 pub use buffer::Buffer;
 pub use recording::Recording;

@@ -21,53 +21,74 @@ pub(super) struct Order {
     ready: Vec<u64>,
 }
 
-impl Order {
-    /// The order of a recording that was checked.
-    pub(super) fn new(recording: &Recording) -> Order {
-        let (n, lanes) = (recording.births.len(), usize::from(recording.lanes).max(1));
+/// What the columns of an order are made from.
+#[derive(Debug)]
+pub(super) struct Deaths<'a> {
+    recording: &'a Recording,
+    /// Places of the buffers that die, in the order of their deaths.
+    dying: Vec<usize>,
+    /// The lanes whose work uses each buffer.
+    users: Vec<Vec<u16>>,
+}
+
+impl Deaths<'_> {
+    /// The deaths in a recording that was checked.
+    pub(super) fn new(recording: &Recording) -> Deaths<'_> {
         let mut users: Vec<Vec<u16>> = recording.births.iter().map(|b| vec![b.end_lane]).collect();
         for &(at, lane) in &recording.uses {
             users[at as usize].push(lane);
         }
-        let mut order = Order {
-            lanes,
-            births: recording.births.iter().map(|b| b.birth).collect(),
-            homes: recording.births.iter().map(|b| b.lane).collect(),
-            ready: vec![NEVER; n * lanes],
-        };
-        let mut dying: Vec<usize> =
-            (0..n).filter(|&i| recording.births[i].death != NEVER).collect();
-        dying.sort_by_key(|&i| recording.births[i].death);
-        for lane in 0..lanes {
-            order.follow(recording, (&dying, &users), lane);
+        for lanes in &mut users {
+            lanes.sort_unstable();
+            lanes.dedup();
         }
-        order
+        let mut dying: Vec<usize> =
+            (0..recording.births.len()).filter(|&i| recording.births[i].death != NEVER).collect();
+        dying.sort_by_key(|&i| recording.births[i].death);
+        Deaths { recording, dying, users }
     }
 
-    /// Fills one lane's column: walks deaths and fences, and keeps up to when the lane is ordered
-    /// behind each other one.
-    fn follow(
-        &mut self,
-        recording: &Recording,
-        (dying, users): (&[usize], &[Vec<u16>]),
-        lane: usize,
-    ) {
-        let own = |user: u16| usize::from(user) == lane;
-        let seen_by = seen_by(recording, lane);
-        for &i in dying {
-            let death = recording.births[i].death;
+    /// From when on births on `lane` may take each buffer's bytes; [`NEVER`] where none may. Walks
+    /// fences, and keeps up to when the lane is ordered behind each other one.
+    pub(super) fn ready_on(&self, lane: u16) -> Vec<u64> {
+        let own = |user: u16| user == lane;
+        let seen_by = seen_by(self.recording, usize::from(lane));
+        let mut column = vec![NEVER; self.recording.births.len()];
+        for &i in &self.dying {
+            let (death, users) = (self.recording.births[i].death, &self.users[i]);
             // The lane's waits: the first after which all users are behind it.
             let behind = |seen: &[u64]| {
-                users[i].iter().all(|&user| own(user) || seen[usize::from(user)] >= death)
+                users.iter().all(|&user| own(user) || seen[usize::from(user)] >= death)
             };
-            let ready = if users[i].iter().all(|&user| own(user)) {
+            column[i] = if users.iter().all(|&user| own(user)) {
                 death
             } else {
                 let at = seen_by.partition_point(|(_, seen)| !behind(seen));
                 seen_by.get(at).map_or(NEVER, |(time, _)| (*time).max(death))
             };
-            self.ready[i * self.lanes + lane] = ready;
         }
+        column
+    }
+}
+
+impl Order {
+    /// The order of a recording that was checked.
+    pub(super) fn new(recording: &Recording) -> Order {
+        let (n, lanes) = (recording.births.len(), recording.lanes.max(1));
+        let deaths = Deaths::new(recording);
+        let mut order = Order {
+            lanes: usize::from(lanes),
+            births: recording.births.iter().map(|b| b.birth).collect(),
+            homes: recording.births.iter().map(|b| b.lane).collect(),
+            ready: vec![NEVER; n * usize::from(lanes)],
+        };
+        for lane in 0..lanes {
+            let column = deaths.ready_on(lane);
+            for (i, ready) in column.into_iter().enumerate() {
+                order.ready[i * order.lanes + usize::from(lane)] = ready;
+            }
+        }
+        order
     }
 
     /// From when on births on `lane` may take the bytes of buffer `i`; [`NEVER`] where none may.

@@ -20,6 +20,9 @@ use std::sync::Arc;
 pub const NEVER: u64 = u64::MAX;
 /// The most lanes of a step.
 pub const LANES_MAX: usize = 64;
+/// The most buffers, uses and fences of a step, times its lanes: what is noted for each of these
+/// comes to some hundred MiB, and to seconds of work.
+pub const EVENTS_MAX: usize = 1 << 24;
 /// The most buffers for which packings with a conflict of their own for each pair are tried.
 const PAIRS_MAX: usize = 20_000;
 
@@ -64,9 +67,12 @@ pub struct Recording {
     pub uses: Vec<(u32, u16)>,
     /// Fences in their order.
     pub fences: Vec<Fence>,
+    /// Whether memory that is not in the list relies on the fences, or they may come later than
+    /// the program had them: a step by the plan issues all of them.
+    pub keeps_fences: bool,
 }
 
-fn bad(text: String) -> Error {
+pub(super) fn bad(text: String) -> Error {
     Error::new(Status::InvalidArgument, text)
 }
 
@@ -81,16 +87,24 @@ impl Recording {
         };
         let births = order.iter().map(of).collect();
         let offsets = order.iter().map(|&i| plan.offsets()[i]).collect();
-        (Recording { lanes: 1, births, uses: Vec::new(), fences: Vec::new() }, offsets)
+        (Recording { lanes: 1, births, ..Recording::default() }, offsets)
     }
 
-    /// Checks the list. Sizes and alignments are the planner's to check.
+    /// Checks the list. Sizes and alignments of what is planned are the planner's to check.
     ///
     /// # Errors
     /// [`Status::InvalidArgument`] names what is wrong.
     pub fn check(&self) -> Result<()> {
         if usize::from(self.lanes) > LANES_MAX {
             return Err(bad(format!("{} lanes; at most {LANES_MAX}", self.lanes)));
+        }
+        let events = self.births.len() + self.uses.len() + self.fences.len();
+        let most = EVENTS_MAX / usize::from(self.lanes).max(1);
+        if events > most {
+            return Err(bad(format!(
+                "{events} buffers, uses and fences; at most {most} on {} lanes",
+                self.lanes
+            )));
         }
         let lane = |lane: u16| lane < self.lanes;
         for (i, b) in self.births.iter().enumerate() {
@@ -99,6 +113,10 @@ impl Recording {
             }
             if b.size == 0 {
                 return Err(bad(format!("buffer {i} has size 0: leave it out")));
+            }
+            if b.death == NEVER && !b.alignment.is_power_of_two() {
+                let alignment = b.alignment;
+                return Err(bad(format!("buffer {i} has alignment {alignment}: no power of two")));
             }
         }
         if !self.births.is_sorted_by_key(|b| b.birth) {
@@ -216,46 +234,4 @@ fn stacked(
         base = super::align_up(base + plan.height(), align);
     }
     Ok(offsets)
-}
-
-impl Plan {
-    /// Checks that no two buffers share bytes which a lane could still use: with several lanes,
-    /// not to meet is not enough. O(n squared) at worst.
-    ///
-    /// # Errors
-    /// [`Status::InvalidArgument`] names the two.
-    pub fn check_lanes(&self) -> Result<()> {
-        let Some(recording) = self.recording() else { return Ok(()) };
-        recording.check()?;
-        let order = Order::new(recording);
-        let mut all: Vec<(u64, u64, u32)> = Vec::with_capacity(self.buffers().len());
-        for (b, &offset) in self.buffers().iter().zip(self.offsets()) {
-            let found = recording.births.get(b.id as usize);
-            let same = found.is_some_and(|r| {
-                (r.birth, r.death, r.size, r.alignment) == (b.birth, b.death, b.size, b.alignment)
-            });
-            if !same {
-                return Err(bad(format!("buffer {} is not as it was recorded", b.id)));
-            }
-            all.push((offset, offset + b.size, b.id as u32));
-        }
-        let planned = recording.births.iter().filter(|b| b.death != NEVER).count();
-        if planned != all.len() {
-            return Err(bad(format!("{} of {planned} recorded buffers are placed", all.len())));
-        }
-        if recording.lanes <= 1 && recording.uses.is_empty() {
-            return Ok(());
-        }
-        all.sort_unstable();
-        for (i, &(_, end, a)) in all.iter().enumerate() {
-            for &(_, _, b) in all[i + 1..].iter().take_while(|next| next.0 < end) {
-                if order.conflict(a, b) {
-                    return Err(bad(format!(
-                        "buffers {a} and {b} share bytes, and no fence orders their lanes"
-                    )));
-                }
-            }
-        }
-        Ok(())
-    }
 }

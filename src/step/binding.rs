@@ -421,7 +421,7 @@ impl Binding {
         run.undo(entry);
         run.tally.served += hot.served;
         run.tally.missing += run.left_over(hot, entry);
-        run.tally.fences_left_out += entry.script.left_out;
+        run.tally.fences_left_out += run.left_out(entry);
         run.tally.steps = 1;
         totals.add(&run.tally);
         let streams: Vec<u64> = hot.streams[..run.lanes].to_vec();
@@ -456,7 +456,10 @@ impl Binding {
             return Ok(());
         };
         let named = streams.iter().map(|stream| stream_name(*stream)).collect();
-        let plan = read(&log, named)?.step.plan(&Options::default())?;
+        let mut step = read(&log, named)?.step;
+        // Those were issued before births, where the program may rely on them before frees.
+        step.keeps_fences |= run.reissued;
+        let plan = step.plan(&Options::default())?;
         let script = Script::new(&plan)?;
         state.fit(&self.pool, &plan)?;
         let entry = &mut state.entries[run.entry];

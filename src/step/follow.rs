@@ -14,9 +14,11 @@
 use super::binding::Entry;
 use super::gaps::Gap;
 use super::runner::{Hot, LIVE, NOT_LIVE};
+use super::script::Wait;
 use super::totals::Totals;
 use crate::error::Result;
 use crate::pool::Pool;
+use crate::pool::order::stream_name;
 use crate::pool::record::Event;
 
 /// How many births are looked at on either side of the expected one.
@@ -39,8 +41,14 @@ pub(super) struct Run {
     pub(super) lanes: usize,
     /// Allocations that fitted nothing since the last that did.
     unresolved: usize,
-    /// Recorded fences issued.
-    waits_at: usize,
+    /// Fences issued, of the list that is gone by.
+    pub(super) waits_at: usize,
+    /// Fences issued before their place was found.
+    ahead_at: usize,
+    /// From this ordinal on all recorded fences are issued, needed by the plan or not.
+    pub(super) all_from: usize,
+    /// Fences that were left out before.
+    left_out: u64,
     /// Births whose count of deaths is one less than it was.
     changed: Vec<usize>,
     pub(super) taints: Vec<Taint>,
@@ -49,6 +57,11 @@ pub(super) struct Run {
     used: Vec<u64>,
     /// What happens, where the step is to be planned anew.
     pub(super) log: Option<Vec<Event>>,
+    /// The program's own fences since the last birth that do not stand for recorded ones, as the
+    /// log has them.
+    told: Vec<(u16, u16)>,
+    /// Whether there are fences in the log that the program has not asked for.
+    pub(super) reissued: bool,
     pub(super) tally: Totals,
 }
 
@@ -73,18 +86,23 @@ impl Run {
             lanes,
             unresolved: 0,
             waits_at: 0,
+            ahead_at: 0,
+            all_from: if learns { 0 } else { usize::MAX },
+            left_out: 0,
             changed: Vec::new(),
             taints: Vec::new(),
             gaps: Vec::new(),
             used: Vec::new(),
             log: learns.then(Vec::new),
+            told: Vec::new(),
+            reissued: false,
             tally: Totals::default(),
         }
     }
 
     /// Brings the hot state up to date with the books: lists, and from where on it is not enough.
     pub(super) fn refresh(&self, hot: &mut Hot, entry: &mut Entry) {
-        let wait = entry.script.waits.get(self.waits_at).map(|w| w.before);
+        let wait = self.waits(entry).get(self.waits_at).map(|w| w.before);
         let due = self.gaps.iter().map(|gap| gap.due).min();
         let all = entry.script.len();
         let slow = self.unresolved > 0 || !self.taints.is_empty() || self.log.is_some();
@@ -121,6 +139,8 @@ impl Run {
         let Some(at) = self.place(hot, entry, bytes, lane) else {
             self.unresolved += 1;
             self.tally.fallbacks += 1;
+            self.issue_all(hot, entry);
+            self.issue_ahead(hot, entry, pool);
             self.refresh(hot, entry);
             return Served::Pool(0);
         };
@@ -133,6 +153,7 @@ impl Run {
         } else if !ordered || self.blocked(hot, entry, at, lane) {
             self.pass_over(entry, at);
             self.tally.fallbacks += 1;
+            self.issue_all(hot, entry);
             Served::Pool(align)
         } else {
             entry.states[at] = LIVE;
@@ -190,21 +211,78 @@ impl Run {
         self.expect_less(entry, due);
     }
 
+    /// The fences that are issued.
+    pub(super) fn waits<'a>(&self, entry: &'a Entry) -> &'a [Wait] {
+        let all = self.all_from < usize::MAX;
+        if all { &entry.script.fences } else { &entry.script.waits }
+    }
+
+    /// From here on all recorded fences are issued: which ones the plan needs says nothing of
+    /// memory that is not planned.
+    pub(super) fn issue_all(&mut self, hot: &Hot, entry: &Entry) {
+        if self.all_from < usize::MAX {
+            return;
+        }
+        // One that could not be issued is due yet.
+        let due = self.waits(entry).get(self.waits_at).map_or(hot.cursor, |w| w.before);
+        self.all_from = hot.cursor;
+        let past = entry.script.fences.partition_point(|w| w.before < due.min(hot.cursor));
+        self.left_out = past.saturating_sub(self.waits_at) as u64;
+        self.waits_at = past;
+    }
+
+    /// How many fences the step has left out.
+    pub(super) fn left_out(&self, entry: &Entry) -> u64 {
+        if self.all_from < usize::MAX { self.left_out } else { entry.script.left_out }
+    }
+
     /// Issues the recorded fences up to here. False: one could not be, and is tried again.
     fn issue(&mut self, hot: &Hot, entry: &Entry, pool: &Pool) -> bool {
-        while let Some(wait) = entry.script.waits.get(self.waits_at) {
-            if wait.before >= hot.cursor {
-                break;
-            }
+        let (next, all) = self.issue_from((hot, entry, pool), self.waits_at, hot.cursor);
+        self.waits_at = next;
+        all
+    }
+
+    /// Issues those up to where the step would be if all that fitted nothing were of other sizes.
+    /// They are issued again at their places, should these be found.
+    fn issue_ahead(&mut self, hot: &Hot, entry: &Entry, pool: &Pool) {
+        let (at, past) = (self.ahead_at.max(self.waits_at), hot.cursor + self.unresolved);
+        self.ahead_at = self.issue_from((hot, entry, pool), at, past).0;
+    }
+
+    /// Issues fences from a place in their list up to birth `past`: the next place, and whether all
+    /// could be.
+    fn issue_from(
+        &mut self,
+        (hot, entry, pool): (&Hot, &Entry, &Pool),
+        mut at: usize,
+        past: usize,
+    ) -> (usize, bool) {
+        while let Some(&wait) = self.waits(entry).get(at).filter(|wait| wait.before < past) {
             let (from, to) = (hot.streams[wait.from as usize], hot.streams[wait.to as usize]);
             if let Err(error) = pool.fence(from, to) {
                 tracing::warn!(%error, "a recorded fence could not be issued; the pool serves");
-                return false;
+                return (at, false);
             }
-            self.waits_at += 1;
+            at += 1;
             self.tally.fences += 1;
+            self.note(wait, (from, to));
         }
-        true
+        self.told.clear();
+        (at, true)
+    }
+
+    /// Writes an issued fence down; one that the program has asked for since the last birth is
+    /// there already, at its place.
+    fn note(&mut self, wait: Wait, (from, to): (u64, u64)) {
+        let Some(log) = &mut self.log else { return };
+        match self.told.iter().position(|lanes| *lanes == (wait.from, wait.to)) {
+            Some(at) => drop(self.told.swap_remove(at)),
+            None => {
+                log.push(Event::Fence { from: stream_name(from), to: stream_name(to) });
+                self.reissued = true;
+            }
+        }
     }
 
     /// Whether birth `at` cannot have its bytes on this lane.
@@ -247,7 +325,8 @@ impl Run {
         if self.lanes > 1 && (late || used) {
             // The lane of the recorded end may use it yet: what it does is noted by nobody.
             let other = lane != free.lane;
-            let lane = if free.shared || used || other { ANY_LANE } else { lane };
+            let others = free.shared || free.untold || used || other;
+            let lane = if others { ANY_LANE } else { lane };
             self.taints.push(Taint { bytes: entry.script.bytes(ordinal), lane });
         }
         hot.free_at = entry.script.free_of[ordinal] as usize + 1;
@@ -293,13 +372,17 @@ impl Run {
     ) -> Result<()> {
         pool.fence(hot.streams[from as usize], hot.streams[to as usize])?;
         // It is that one only behind all that was due by then: a later free's work is not in it.
+        // Other lanes' work on what lives on may come between this and the recorded one.
         let all_free = hot.owed + entry.script.births[hot.cursor].deaths as isize == 0;
-        if let Some(wait) = entry.script.waits.get(self.waits_at)
+        if let Some(wait) = self.waits(entry).get(self.waits_at)
             && all_free
+            && entry.script.orders_deaths
             && (wait.from, wait.to, wait.before) == (from, to, hot.cursor)
         {
             self.waits_at += 1;
             self.tally.fences += 1;
+        } else if self.log.is_some() {
+            self.told.push((from, to));
         }
         self.refresh(hot, entry);
         Ok(())

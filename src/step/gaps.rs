@@ -31,6 +31,11 @@ impl Run {
         (bytes, lane): (u64, u16),
         births: u64,
     ) -> Option<usize> {
+        if self.lanes > 1 {
+            // Nothing says which lanes work on it: fences that the plan can do without may matter.
+            self.issue_all(hot, entry);
+            self.refresh(hot, entry);
+        }
         let all = entry.script.len();
         let due = all.min(hot.cursor.saturating_add(usize::try_from(births).unwrap_or(all)));
         let fits = if births == 0 || hot.base == 0 {
@@ -50,6 +55,14 @@ impl Run {
         Some(hot.base + at as usize)
     }
 
+    /// Whether all fences that bind other lanes' work to a birth's life have been issued, or will
+    /// be before such work.
+    fn covers(&self, hot: &Hot, entry: &Entry, at: usize) -> bool {
+        let due = entry.script.free(at).due as usize;
+        let past = self.waits(entry).get(self.waits_at).is_none_or(|w| w.before >= hot.cursor);
+        at >= hot.cursor || past && at + 1 >= self.all_from && due < hot.cursor
+    }
+
     /// Bytes that are not free from now to birth `due` on this lane, lowest first.
     fn taken(&self, hot: &Hot, entry: &Entry, due: usize, lane: u16) -> Vec<(u64, u64)> {
         let script = &entry.script;
@@ -57,7 +70,8 @@ impl Run {
         let in_the_way = |&at: &u32| {
             let at = at as usize;
             let free = script.free(at);
-            let others = script.births[at].lane != lane || free.lane != lane || free.shared;
+            let own = script.births[at].lane == lane && free.lane == lane && !free.shared;
+            let others = !own || free.untold && !self.covers(hot, entry, at);
             entry.states[at] == LIVE || (now..due).contains(&at) || !alone && others
         };
         let planned = script.by_offset.iter().filter(|at| in_the_way(at));

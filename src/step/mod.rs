@@ -25,9 +25,11 @@
 //! - A planned address is handed out only when no live buffer of the step has bytes of it, and each
 //!   lane that used these bytes in this step is ordered before: as the plan's verifier proved for
 //!   what goes as recorded, and as is checked buffer by buffer for what does not. Whatever does
-//!   not fit is the pool's: a step never fails for going another way, and never corrupts.
+//!   not fit is the pool's: a step never fails for going another way, and never corrupts where uses
+//!   by other lanes are told or fenced before the free.
 //! - Each lane of a step waits for all lanes of the step before, whatever plan that had. Recorded
-//!   fences are issued again at their places.
+//!   fences that reuse needs are issued again before the next birth; all of them from where a step
+//!   goes another way, and where it is learnt anew.
 //! - No driver call is made in a step of one lane that goes as recorded, and none between two such
 //!   steps on one stream.
 //! - The plan block is exactly as long as the highest plan was when it was bound, and is given up

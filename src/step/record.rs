@@ -2,8 +2,9 @@
 //!
 //! Owns the recordings that programs hold, open and ended. What was allocated by `cudaMalloc`'s
 //! meaning is left out: no lane orders it. What outlives the recording, or is freed by `cudaFree`'s
-//! meaning, keeps its place in the order and stays the pool's. Promises that an open recording ends
-//! when it is destroyed. Cost: O(n) for n events.
+//! meaning, keeps its place in the order and stays the pool's. What is freed on a stream and was
+//! not born in the step is not in it, but relies on its fences: all of these are kept. Promises
+//! that an open recording ends when it is destroyed. Cost: O(n) for n events.
 
 use crate::base::handles::Handles;
 use crate::error::{Error, Result, Status};
@@ -61,7 +62,11 @@ pub fn read(events: &[Event], streams: Vec<u64>) -> Result<StepLog> {
                 });
             }
             Event::Free { address, stream } => match live.remove(&address) {
-                None => found.older += u64::from(!left_out.remove(&address)),
+                None => {
+                    found.older += u64::from(!left_out.remove(&address));
+                    // Who has its memory next is behind its work by fences.
+                    found.step.keeps_fences |= !is_sync(stream);
+                }
                 Some(_) if is_sync(stream) => {}
                 Some(at) => {
                     let lane = lane(&mut found.streams, stream)?;

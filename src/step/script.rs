@@ -45,6 +45,8 @@ pub(super) struct Free {
     pub(super) lane: u16,
     /// Whether other lanes use the buffer too.
     pub(super) shared: bool,
+    /// Whether fences bind other lanes' work to its life, which may use it without a word.
+    pub(super) untold: bool,
 }
 
 /// A fence that comes before a birth.
@@ -73,7 +75,13 @@ pub(super) struct Script {
     pub(super) free_of: Box<[u32]>,
     /// Planned births by offset.
     pub(super) by_offset: Box<[u32]>,
+    /// Fences that reuse of planned bytes needs.
     pub(super) waits: Box<[Wait]>,
+    /// All recorded fences, for a step that goes another way.
+    pub(super) fences: Box<[Wait]>,
+    /// Whether fences order nothing but what is due: one of the program's own stands for such a one
+    /// as soon as all that is due is free.
+    pub(super) orders_deaths: bool,
     /// Recorded fences that are not among the waits: no reuse of bytes needs them.
     pub(super) left_out: u64,
     /// Birth and lane of each recorded use by another lane, in order.
@@ -93,12 +101,14 @@ impl Script {
     /// # Errors
     /// [`Status::InvalidArgument`]: an alignment that no block of a pool has.
     pub(super) fn new(plan: &Plan) -> Result<Script> {
-        if plan.alignment() > ALIGN_MAX as u64 {
+        let pools = plan.recording().into_iter().flat_map(|r| &r.births).map(|b| b.alignment);
+        let alignment = pools.fold(plan.alignment(), u64::max);
+        if alignment > ALIGN_MAX as u64 {
             return Err(Error::new(
                 Status::InvalidArgument,
                 format!(
-                    "the plan needs an alignment of {} bytes; a pool's blocks have 2 MiB at most",
-                    plan.alignment()
+                    "the plan needs an alignment of {alignment} bytes; a pool's blocks have 2 MiB \
+                     at most"
                 ),
             ));
         }
@@ -128,11 +138,15 @@ impl Script {
             })
             .collect();
         births.push(Birth { offset: BY_POOL, bytes: 0, deaths: 0, lane: 0 });
-        let planned = |&i: &usize| offsets[i] != BY_POOL && step.births[i].death != NEVER;
+        // One that never dies is planned too where a plan is not of a recording: due at the end.
+        let planned = |&i: &usize| offsets[i] != BY_POOL;
         let mut dying: Vec<usize> = (0..step.births.len()).filter(planned).collect();
         dying.sort_by_key(|&i| step.births[i].death);
         let mut shared = vec![false; step.births.len()];
         step.uses.iter().for_each(|&(at, _)| shared[at as usize] = true);
+        let untold = step.untold_work();
+        let outlived = step.births.iter().any(|b| b.death == NEVER);
+        let orders_deaths = !step.keeps_fences && !outlived && !untold.contains(&true);
         let mut uses = step.uses.clone();
         uses.sort_unstable();
         let mut free_of = vec![NO_FREE; step.births.len()];
@@ -147,13 +161,15 @@ impl Script {
                 due: due as u32,
                 lane: step.births[i].end_lane,
                 shared: shared[i],
+                untold: untold[i],
             });
         }
         let mut by_offset: Vec<u32> = dying.iter().map(|&i| i as u32).collect();
         by_offset.sort_unstable_by_key(|&i| (offsets[i as usize], i));
         let needed = step.needed_fences(offsets);
         let wait = |f: &Fence| Wait { before: before(f.time), from: f.from, to: f.to };
-        let all = step.fences.iter().filter(|f| f.from != f.to).count();
+        let other = |f: &&Fence| f.from != f.to;
+        let fences: Box<[Wait]> = step.fences.iter().filter(other).map(wait).collect();
         let waits: Box<[Wait]> = (step.fences.iter().zip(needed))
             .filter(|(_, needed)| *needed)
             .map(|(f, _)| wait(f))
@@ -166,8 +182,10 @@ impl Script {
             frees: frees.into(),
             free_of: free_of.into(),
             by_offset: by_offset.into(),
-            left_out: (all - waits.len()) as u64,
+            left_out: (fences.len() - waits.len()) as u64,
             waits,
+            fences,
+            orders_deaths,
             uses: uses.into(),
             height: 0,
             alignment: 1,

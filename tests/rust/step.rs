@@ -21,3 +21,5 @@ mod lanes;
 mod model;
 #[path = "step/recorded.rs"]
 mod recorded;
+#[path = "step/relearnt.rs"]
+mod relearnt;

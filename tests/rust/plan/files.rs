@@ -6,7 +6,8 @@ mod body;
 use crate::random::{Random, seed};
 use body::seal;
 use forebay::error::{Error, Status};
-use forebay::plan::{Buffer, Options, Plan, solve};
+use forebay::plan::recording::{Fence, Recorded};
+use forebay::plan::{Buffer, Options, Plan, Recording, solve};
 
 fn plan() -> Plan {
     let fixed = Buffer { alignment: 64, fixed: Some(64), ..Buffer::new(11, 2, 6, 70) };
@@ -49,6 +50,21 @@ fn a_step_of_several_lanes_comes_back() {
     assert_eq!(body::altered(&[]), bytes);
 }
 
+/// A file does not tell whether fences may be left out unless it says so, as older ones do not.
+#[test]
+fn a_step_without_a_word_on_its_fences_keeps_them() {
+    let bytes = body::lanes();
+    assert_eq!(bytes[12..16], [3, 0, 0, 0]);
+    let free = Plan::from_bytes(&bytes).expect("sound");
+    assert_eq!(free.recording().map(|r| r.keeps_fences), Some(false));
+    let mut old = bytes.clone();
+    old[12] = 1;
+    seal(&mut old);
+    let kept = Plan::from_bytes(&old).expect("sound");
+    assert_eq!(kept.recording().map(|r| r.keeps_fences), Some(true));
+    assert_eq!(kept.to_bytes(), old);
+}
+
 #[test]
 fn every_cut_and_every_changed_byte_is_noticed() {
     for bytes in [plan().to_bytes(), body::lanes()] {
@@ -86,6 +102,7 @@ fn a_sealed_lie_is_found_out() {
     let cases = [
         (with(8, 2), "version 2"),
         (with(8, 1 | 5 << 32), "flags 0x5"),
+        (with(8, 1 | 2 << 32), "flags 0x2"),
         (with(16, u64::MAX), "cut short"),
         (with(16, 3), "cut short"),
         (with(24, 1), "the plan says that it takes 1"),
@@ -127,6 +144,8 @@ fn a_sealed_lie_about_lanes_is_found_out() {
         (with(birth(0, 2), 65), "not as it was recorded"),
         (with(birth(2, 1), 7), "4 of 5 recorded buffers"),
         (with(birth(3, 0), 99), "not in the order of their births"),
+        (with(birth(2, 3), 3), "buffer 2 has alignment 3"),
+        (placed_without_an_end(&bytes), "buffer 2 is not as it was recorded"),
         (with(birth(4, 4), 3 << 32 | 5), "on a lane that the step has not"),
         (with(used(0), 7 << 16), "a use of no buffer"),
         (with(used(0), 1 << 16 | 3), "a use of no buffer"),
@@ -142,6 +161,50 @@ fn a_sealed_lie_about_lanes_is_found_out() {
         let error = refused(&changed);
         assert!(error.message().contains(text), "{error} does not say {text:?}");
     }
+}
+
+/// In the place of a planned buffer the one that outlives the step: as many, but not the same.
+fn placed_without_an_end(bytes: &[u8]) -> Vec<u8> {
+    let mut changed = bytes.to_vec();
+    let mut put = |at: usize, value: u64| changed[at..at + 8].copy_from_slice(&value.to_le_bytes());
+    let row = 40 + 56 * 2;
+    for (field, value) in [(0, 2), (1, 6), (2, u64::MAX), (3, 32), (6, 4096)] {
+        put(row + 8 * field, value);
+    }
+    [24, 32].iter().for_each(|&at| put(at, 4096 + 32));
+    seal(&mut changed);
+    changed
+}
+
+/// As many events as are taken, and one more; and many buffers in the same bytes, which must not
+/// be looked at two by two.
+#[test]
+fn a_long_step_is_checked_or_refused() {
+    let fence = Fence { time: 0, from: 0, to: 1 };
+    for (lanes, most) in [(1u16, 1 << 24), (64, 1 << 18)] {
+        let fence = if lanes == 1 { Fence { to: 0, ..fence } } else { fence };
+        let mut step = Recording { lanes, fences: vec![fence; most], ..Recording::default() };
+        assert_eq!(step.check(), Ok(()));
+        step.fences.push(fence);
+        let refused = step.check().expect_err("one too many");
+        let text = format!("{} buffers, uses and fences; at most {most} on {lanes}", most + 1);
+        assert!(refused.message().contains(&text), "{refused}");
+    }
+    let born = |i: u64| Recorded {
+        birth: 2 * i,
+        death: 2 * i + 1,
+        size: 512,
+        alignment: 512,
+        tag: 0,
+        lane: 0,
+        end_lane: 0,
+    };
+    let births: Vec<Recorded> = (0..200_000).map(born).collect();
+    let uses = vec![(199_999, 1)];
+    let plan = Recording { lanes: 2, births, uses, ..Recording::default() };
+    let plan = plan.plan(&Options { effort: 100, ..Options::default() }).expect("a plan");
+    assert_eq!(plan.height(), 512, "all share");
+    assert_eq!(Plan::from_bytes(&plan.to_bytes()), Ok(plan));
 }
 
 #[test]

@@ -289,7 +289,7 @@ fn a_lost_context_ends_planned_addresses_too() {
 #[test]
 fn recorded_steps_that_are_none() {
     let b = Recorded { birth: 0, death: 4, size: 64, alignment: 512, tag: 0, lane: 0, end_lane: 0 };
-    let good = Recording { lanes: 1, births: vec![b], uses: vec![], fences: vec![] };
+    let good = Recording { lanes: 1, births: vec![b], ..Recording::default() };
     let wrong = |change: fn(&mut Recording)| {
         let mut step = good.clone();
         change(&mut step);

@@ -223,3 +223,38 @@ fn a_plan_without_a_recording_runs_on_one_lane() {
     binding::unbind(made).expect("idle");
     rig.end();
 }
+
+/// A buffer of a table that never dies is planned as any other; it is free at the step's end.
+#[test]
+fn a_buffer_without_an_end_is_freed_when_the_step_ends() {
+    let rig = Rig::new(64 << 20, 1);
+    let b = |id, death, size| forebay::plan::Buffer {
+        alignment: 512,
+        ..forebay::plan::Buffer::new(id, id, death, size)
+    };
+    let buffers = [b(0, u64::MAX, 4096), b(1, 5, 512), b(6, u64::MAX, 512)];
+    let plan = forebay::plan::solve(&buffers, &Options::default()).expect("a plan");
+    let number = handles::keep(plan.clone()).expect("kept");
+    let made = binding::bind(number, &plan, rig.pool.handle()).expect("bound");
+    let bound = binding::get(made).expect("there");
+    let stream = rig.streams[0];
+    for _ in 0..3 {
+        let step = bound.begin(0, &rig.streams).expect("none is open");
+        let by = By::Step(step);
+        let (long, short) = (by.alloc(&rig, 4096, 0), by.alloc(&rig, 512, 0));
+        by.free(&rig, short, 0);
+        let last = by.alloc(&rig, 512, 0);
+        assert_eq!(last, short, "the bytes are free again");
+        let open = forebay::step::slow::end(step, false).expect_err("two are live");
+        assert_eq!(open.status(), forebay::error::Status::Busy);
+        [last, long].iter().for_each(|&block| by.free(&rig, block, 0));
+        let twice = crate::model::step_free(step, long, stream);
+        assert_eq!(twice, forebay::error::Status::DoubleFree);
+        forebay::step::slow::end(step, false).expect("all are free");
+    }
+    let totals = bound.totals();
+    assert_eq!((totals.served, totals.by_pool, totals.fallbacks, totals.late), (9, 0, 0, 0));
+    drop(bound);
+    binding::unbind(made).expect("idle");
+    rig.end();
+}
