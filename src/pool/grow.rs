@@ -14,9 +14,15 @@ use crate::config::Move;
 use crate::driver::{Code, DriverError, DriverResult, Scope};
 use crate::heap::{Effort, IdleRun, NodeId};
 use crate::stream::{LaneId, LaneKind};
+use std::time::{Duration, Instant};
 
 /// Caches are emptied before the pool grows, but not again within so many misses.
 const FLUSH_EVERY: u64 = 1024;
+
+/// How long, and how often at least, a mark on the device is looked at before the device counts as
+/// at work: an event on an idle GPU is done within microseconds.
+const MARK_TAKES: Duration = Duration::from_micros(50);
+const MARK_LOOKS: u32 = 16;
 
 /// For so many misses after a shortage no magazine grows.
 const PRESSED_FOR: u64 = 4096;
@@ -352,7 +358,9 @@ impl Core {
         }
     }
 
-    /// Whether all work queued so far is done.
+    /// Whether all work queued so far is done. The mark that tells is work too, which an idle
+    /// device takes some microseconds for: it is looked at until then, for [`MARK_TAKES`] and
+    /// [`MARK_LOOKS`] times at least.
     pub(super) fn device_idle(&mut self) -> DriverResult<bool> {
         let driver = &*self.driver.0;
         if !driver.device().context_events {
@@ -360,7 +368,17 @@ impl Core {
         }
         let event = self.lanes.event(driver)?;
         let recorded = driver.event_record(event, Scope::Context);
-        let answer = recorded.and_then(|()| driver.event_query(event));
+        let answer = recorded.and_then(|()| {
+            let (start, mut looks) = (Instant::now(), 0);
+            loop {
+                looks += 1;
+                let passed = driver.event_query(event)?;
+                if passed || looks >= MARK_LOOKS && start.elapsed() >= MARK_TAKES {
+                    return Ok(passed);
+                }
+                std::hint::spin_loop();
+            }
+        });
         self.lanes.give_event(event);
         answer
     }
