@@ -58,6 +58,10 @@ impl Recording {
     /// For each buffer whether fences bind work of other lanes to its life, which may use it
     /// although no use was told.
     pub fn untold_work(&self) -> Vec<bool> {
+        if self.lanes < 2 || self.fences.is_empty() {
+            // Nothing is bound to a life by a fence; what uses tell is asked elsewhere.
+            return vec![false; self.births.len()];
+        }
         let work = Work::new(self);
         (0..self.births.len()).map(|at| work.is_untold(at)).collect()
     }
@@ -125,15 +129,17 @@ impl Recording {
         let mut needs: BTreeMap<(u64, u16, u16), u64> = BTreeMap::new();
         // A step issues no fence behind its last birth.
         let last = self.births.last().map_or(0, |b| b.birth);
+        let mut pairs = 0;
         for (&(then, from), &until) in &latest {
             let begins = work.begins[then as usize].iter();
+            pairs += begins.len();
+            if pairs > most {
+                return None;
+            }
             let begins = begins.filter(|(lane, since)| *lane != from && *since <= last);
             for &(to, since) in begins {
                 let known = needs.entry((since, to, from)).or_default();
                 *known = until.max(*known);
-            }
-            if needs.len() > most {
-                return None;
             }
         }
         let need = |((birth, to, from), death)| Need { birth, death, from, to };
@@ -522,6 +528,25 @@ mod tests {
         assert_eq!(step.fewest(&[0; 40], 780), [false]);
         assert_eq!(step.needs(&[0; 40], 779), None);
         assert_eq!(step.fewest(&[0; 40], 779), [true]);
+    }
+
+    /// Many lanes before and after the same bytes: what is bounded is the work, not the needs.
+    #[test]
+    fn beyond_so_many_ends_and_begins_all_are_kept() {
+        let (lanes, count) = (8u16, 10u64);
+        let mut births: Vec<Recorded> = (0..count).map(|i| buffer(i, 100 + i, 8, 0)).collect();
+        births.extend((0..count).map(|i| buffer(200 + i, 400, 8, 0)));
+        births.push(buffer(500, 501, 8, 0));
+        let fence = |time, from, to| Fence { time, from, to };
+        let mut fences: Vec<Fence> = (1..lanes).map(|lane| fence(50, lane, 0)).collect();
+        fences.extend((1..lanes).map(|lane| fence(300, 0, lane)));
+        let step = Recording { lanes, births, fences, ..Default::default() };
+        let mut offsets: Vec<u64> = (0..2 * count).map(|i| i % count * 8).collect();
+        offsets.push(count * 8);
+        // 10 pairs of 8 ends; each end meets 8 begins but its own.
+        assert_eq!(step.needs(&offsets, 639), None);
+        assert!(step.needs(&offsets, 640).is_some_and(|needs| !needs.is_empty()));
+        assert!(step.fewest(&offsets, 639).iter().all(|kept| *kept));
     }
 
     #[test]

@@ -45,7 +45,7 @@ impl Work {
         work
     }
 
-    /// Whether a lane may work on a buffer that has said nothing of it.
+    /// Whether another lane may work on a buffer: by a told use, or without a word.
     pub(super) fn is_untold(&self, at: usize) -> bool {
         self.begins[at].len() > 1 || self.ends[at].len() > 1
     }

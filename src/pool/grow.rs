@@ -21,7 +21,7 @@ const FLUSH_EVERY: u64 = 1024;
 
 /// How long, and how often at least, a mark on the device is looked at before the device counts as
 /// at work: an event on an idle GPU is done within microseconds.
-const MARK_TAKES: Duration = Duration::from_micros(50);
+const MARK_TAKES: Duration = Duration::from_micros(10);
 const MARK_LOOKS: u32 = 16;
 
 /// For so many misses after a shortage no magazine grows.
@@ -358,7 +358,7 @@ impl Core {
         }
     }
 
-    /// Whether all work queued so far is done. The mark that tells is work too, which an idle
+    /// Whether all work is done that was queued before the look. The mark that tells is work too, which an idle
     /// device takes some microseconds for: it is looked at until then, for [`MARK_TAKES`] and
     /// [`MARK_LOOKS`] times at least.
     pub(super) fn device_idle(&mut self) -> DriverResult<bool> {

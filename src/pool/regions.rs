@@ -8,8 +8,8 @@
 //! is open, nor, with `FOREBAY_MOVE=idle` or `0`, while the device works. In the accounts these
 //! bytes are a state of their own. Unmapping is not a fence: the owner knows that nothing on the
 //! device touches a row any more. With `FOREBAY_SCRUB` or poison a row is overwritten before it is
-//! unmapped, and the call waits for that; where the driver refuses it the row stays. Cost: the
-//! driver's calls.
+//! unmapped, and the call waits for that; where the driver refuses it the row stays, and where
+//! the wait fails the pool keeps the row until it can be seen done. Cost: the driver's calls.
 
 use super::control::{driver_error, tell_unmapped};
 use super::core::Core;
@@ -136,7 +136,8 @@ impl Region {
     }
 
     /// Unmaps rows that hold pages, in their order, until a call fails. Answers how many rows are
-    /// unmapped, and why not all.
+    /// unmapped, or were taken to be unmapped later, and why not all. The others are the owner's as
+    /// they were.
     ///
     /// # Errors
     /// [`Status::Busy`] while a capture is open, or while the device works and pages may move only
@@ -265,7 +266,9 @@ impl Core {
         for (done, &row) in rows.iter().enumerate().filter(|(_, row)| row.len > 0) {
             tell_unmapped(self.id, base + row.first as usize * granule, row.len as usize * granule);
             if let Err(error) = self.vmem.unmap_region(id, row) {
-                return (done, Err(driver_error(error)));
+                let taken = self.vmem.holds_stranded_only(id, row);
+                keeper::poke(self.id);
+                return (done + usize::from(taken), Err(driver_error(error)));
             }
         }
         self.poke_above_soft();

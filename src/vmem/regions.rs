@@ -5,7 +5,8 @@
 //! pool's present peers; a map is done whole or not at all, save granules that are then
 //! *stranded*; those, and regions given up that could not be unmapped, are retried by
 //! [`Vmem::recover`]. Where freed contents are to be overwritten ([`Vmem::overwrite`]) a page is
-//! before it is unmapped; one that the driver would not overwrite stays mapped and is nobody's.
+//! before it is unmapped; where the driver refuses that it stays where it is, and where it could
+//! not be seen done it is stranded: it may be overwritten at any time.
 //! Must not know what a region is for. Cost: the driver's calls; a wait for the fill.
 
 use super::Vmem;
@@ -142,7 +143,8 @@ impl Vmem {
     }
 
     /// Unmaps a row of backed granules in one call; their pages go to the stock. The caller knows
-    /// that nothing on the device touches them any more.
+    /// that nothing on the device touches them any more. A row that is stranded by the failure
+    /// ([`Vmem::holds_stranded_only`]) is its owner's no more.
     pub fn unmap_region(&mut self, id: RegionId, row: Row) -> DriverResult<()> {
         if let Some(value) = self.overwrite {
             self.wipe_row(id, row, value)?;
@@ -151,7 +153,8 @@ impl Vmem {
     }
 
     /// Overwrites what a row's owner had, and waits for that. One stream serves all: a fill whose
-    /// end could not be seen comes before the next try's, which is awaited before pages go.
+    /// end could not be seen comes before the next try's, which is awaited before pages go; until
+    /// then its row is stranded.
     fn wipe_row(&mut self, id: RegionId, row: Row, value: u8) -> DriverResult<()> {
         let region = self.regions.get(&id).ok_or(NO_REGION)?;
         let seen: Vec<Row> = region
@@ -163,11 +166,20 @@ impl Vmem {
             Some(stream) => stream,
             None => *self.wiper.insert(self.driver.stream_create()?),
         };
-        seen.iter().try_for_each(|part| {
+        let filled = seen.iter().try_for_each(|part| {
             let address = region.base + part.first as usize * self.granule;
             self.driver.fill(address, value, part.len as usize * self.granule, stream)
-        })?;
-        self.driver.stream_synchronize(stream)
+        });
+        self.driver.stream_synchronize(stream).inspect_err(|_| self.strand_row(id, row))?;
+        filled
+    }
+
+    /// Takes a row from its owner that cannot be unmapped yet.
+    fn strand_row(&mut self, id: RegionId, row: Row) {
+        let Some(region) = self.regions.get_mut(&id) else { return };
+        let new: Vec<u32> = region.backed(row).filter(|&g| !region.is_stranded(g)).collect();
+        self.region_pages -= new.len();
+        region.stranded.extend(new);
     }
 
     /// Ends the stream that clears pages, and what it has to do.
@@ -269,15 +281,14 @@ impl Vmem {
         let ids: Vec<RegionId> = self.regions.keys().copied().collect();
         for id in ids {
             let region = &self.regions[&id];
+            // What is refused one region may work in another.
             if region.given_up {
-                if self.close_region(id).is_err() {
-                    return;
-                }
+                _ = self.close_region(id);
                 continue;
             }
             for row in region.rows(|g| region.is_stranded(g)) {
                 if self.unmap_region(id, row).is_err() {
-                    return;
+                    break;
                 }
             }
         }

@@ -2,9 +2,9 @@
 
 use crate::device::{self, Watched, check_books};
 use crate::{block_holds, memory, small, write_block};
-use forebay::driver::Call;
 use forebay::driver::faulty::{CallSet, Fault};
 use forebay::driver::host::HostOptions;
+use forebay::driver::{Call, Driver};
 use forebay::kv::{NO_FENCE, Order};
 use forebay::paged::contiguous::{ContiguousConfig, ContiguousKv};
 use forebay::pool::Pool;
@@ -110,6 +110,72 @@ fn pages_that_could_not_be_cleared_are_nobodys_until_they_are() {
     driver.clear_faults();
     assert!(!pool.with_core(|core| core.recover()).expect("alive"), "all is back");
     assert_eq!(found(&driver, &pool, pages)[0], pages * PAGE);
+    device::end(&driver, pool, &[]);
+}
+
+/// A device whose work runs when it is told to.
+fn deferred() -> (Arc<Watched>, Pool) {
+    let (total_bytes, granularity, deferred) = (PAGES * PAGE, PAGE, true);
+    let options = HostOptions { total_bytes, granularity, deferred, ..Default::default() };
+    let driver = device::device(options);
+    let mut settings = device::settings(&driver);
+    settings.scrub = true;
+    let pool = device::pool(&driver, settings);
+    (driver, pool)
+}
+
+#[test]
+fn pages_whose_end_was_not_seen_serve_nobody_while_they_may_be_cleared() {
+    let order = Order::BlockOuter;
+    let (driver, pool) = deferred();
+    let memory = filled(&pool, order);
+    driver.fail(Fault::once(CallSet::of(&[Call::StreamSynchronize]), 1));
+    memory.resize(0, 2).expect_err("the wait fails");
+    driver.clear_faults();
+    memory.resize(0, 50).expect("it grows again");
+    (2..50).for_each(|block| write_block(&memory, &small(order), block, 7));
+    driver.synchronize().expect("no fault");
+    let held = |block: &u32| block_holds(&memory, &small(order), *block, 7);
+    assert_eq!((2..50).filter(held).count(), 48, "some were cleared while in use");
+    check_books(&driver, &pool);
+    drop(memory);
+    device::end(&driver, pool, &[]);
+}
+
+#[test]
+fn a_range_whose_end_was_not_seen_serves_nobody_while_it_may_be_cleared() {
+    let (driver, pool) = deferred();
+    let config = ContiguousConfig {
+        groups: vec![small(Order::BlockOuter)],
+        max_sequences: 1,
+        max_tokens: 40,
+        ahead_tokens: 0,
+        keep_pages: 0,
+    };
+    let kv = ContiguousKv::new(&pool, config).expect("memory");
+    for value in [SECRET, 7] {
+        let seq = kv.open().expect("room");
+        kv.ensure(&[(seq, 40)]).1.expect("memory");
+        let view = kv.view(seq, 0).expect("open");
+        let sides = [view.keys, view.values.expect("attention")];
+        let tokens = || {
+            sides
+                .into_iter()
+                .flat_map(|s| (0..40).map(move |t| s.address + t * s.token_stride as usize))
+        };
+        // SAFETY: each token has memory, here and below.
+        tokens().for_each(|at| unsafe { (at as *mut u8).write(value) });
+        driver.synchronize().expect("no fault");
+        let held = tokens().filter(|&at| unsafe { (at as *const u8).read() } == value).count();
+        assert_eq!(held, 80, "some were cleared while in use");
+        driver.fail(Fault::once(CallSet::of(&[Call::StreamSynchronize]), 1));
+        kv.free(&[seq], NO_FENCE).expect("open");
+        let ended = kv.poll().err().or_else(|| kv.release_kept().err());
+        assert!(ended.is_some(), "the wait fails");
+        driver.clear_faults();
+    }
+    drop(kv);
+    assert!(!pool.with_core(|core| core.recover()).expect("alive"), "all is back");
     device::end(&driver, pool, &[]);
 }
 
