@@ -358,9 +358,9 @@ impl Core {
         }
     }
 
-    /// Whether all work is done that was queued before the look. The mark that tells is work too, which an idle
-    /// device takes some microseconds for: it is looked at until then, for [`MARK_TAKES`] and
-    /// [`MARK_LOOKS`] times at least.
+    /// Whether all work is done that was queued before the look. The mark that tells is work too,
+    /// which an idle device takes some microseconds for: it is looked at until then, for
+    /// [`MARK_TAKES`] and [`MARK_LOOKS`] times at least.
     pub(super) fn device_idle(&mut self) -> DriverResult<bool> {
         let driver = &*self.driver.0;
         if !driver.device().context_events {
