@@ -2,6 +2,7 @@
  * sequences grew, what leaves waits for its fence, kept and early pages, and what is said of wrong
  * input, which changes nothing. */
 #include "accounts.h"
+#include "pattern.h"
 
 #include <string.h>
 
@@ -75,9 +76,9 @@ static forebay_kv_seq_view view_of(forebay_kv_contiguous_t cache, forebay_kv_seq
 }
 
 /* As a kernel that knows no blocks reads it: one pointer, constant strides. */
-static uint32_t *at(const forebay_kv_side *side, uint32_t token, uint32_t layer, uint32_t head) {
-  return (uint32_t *)((char *)side->address + token * side->token_stride +
-                      layer * side->layer_stride + head * side->head_stride);
+static void *at(const forebay_kv_side *side, uint32_t token, uint32_t layer, uint32_t head) {
+  return (char *)side->address + token * side->token_stride + layer * side->layer_stride +
+         head * side->head_stride;
 }
 
 /* Writes to the tokens from `from` on, or looks at all before them. */
@@ -86,13 +87,18 @@ static void touch(const forebay_kv_seq_view *view, uint32_t id, uint32_t from, u
   for (uint32_t token = from; token < to; token++)
     for (uint32_t layer = 0; layer < 32; layer++)
       for (uint32_t head = 0; head < 8; head++) {
-        const uint32_t value = id + token * 256 + layer * 8 + head;
+        const uint32_t key = id + token * 256 + layer * 8 + head;
+        const uint32_t value = ~key;
+        void *const key_at = at(&view->keys, token, layer, head);
+        void *const value_at = at(&view->values, token, layer, head);
         if (write) {
-          *at(&view->keys, token, layer, head) = value;
-          *at(&view->values, token, layer, head) = ~value;
+          write_part(key_at, &key, sizeof key);
+          write_part(value_at, &value, sizeof value);
         } else {
-          CHECK(*at(&view->keys, token, layer, head) == value);
-          CHECK(*at(&view->values, token, layer, head) == ~value);
+          uint32_t found[2];
+          read_part(&found[0], key_at, sizeof found[0]);
+          read_part(&found[1], value_at, sizeof found[1]);
+          CHECK(found[0] == key && found[1] == value);
         }
       }
 }

@@ -1,6 +1,7 @@
 /* Memory behind a KV cache through C: grown and shrunk under addresses that stay, fences, copies,
  * a table that follows the cache, and what is said of wrong input. */
 #include "accounts.h"
+#include "pattern.h"
 
 #include <string.h>
 
@@ -57,15 +58,15 @@ static void grown_and_shrunk(void) {
   forebay_stats stats = accounts(pool);
   check_sum(&stats);
   CHECK(stats.region_bytes == MIB(8) && stats.live_bytes == 0);
-  memset((char *)base + MIB(2), 0x5a, MIB(2));
+  bytes_fill((char *)base + MIB(2), MIB(2), 0x5a);
 
   forebay_kv_backed now;
   now.struct_size = sizeof now;
   CHECK_OK(forebay_kv_memory_resize(memory, 0, 20, &now));
   CHECK(now.open == 20 && now.backed == 20 && now.bytes == MIB(40));
   CHECK_OK(forebay_kv_memory_view(memory, 0, &again, NULL));
-  CHECK(again == base && ((char *)base)[MIB(4) - 1] == 0x5a);
-  memset((char *)base + MIB(38), 1, MIB(2));
+  CHECK(again == base && bytes_are((char *)base + MIB(2), MIB(2), 0x5a));
+  bytes_fill((char *)base + MIB(38), MIB(2), 1);
 
   /* Past the pool's limit: nothing changes. */
   CHECK_STATUS(forebay_kv_memory_resize(memory, 0, 33, NULL), FOREBAY_ERROR_OUT_OF_MEMORY);
@@ -114,7 +115,7 @@ static void copies_and_tables(void) {
   CHECK_STATUS(forebay_kv_memory_table_bind(memory, &table), FOREBAY_ERROR_INVALID_ARGUMENT);
 
   forebay_kv_seq seqs[2] = {sequence(kv, 8), 0};
-  memset((char *)base + MIB(2), 0x77, MIB(2));
+  bytes_fill((char *)base + MIB(2), MIB(2), 0x77);
   CHECK_OK(forebay_kv_fork(kv, seqs[0], 8, &seqs[1], 1, NULL));
   CHECK_OK(forebay_kv_append(kv, seqs[1], NULL, 30, NULL));
   size_t count = 0;
@@ -129,10 +130,11 @@ static void copies_and_tables(void) {
   forebay_kv_fence passed = 0;
   CHECK_OK(forebay_kv_memory_poll(memory, &passed));
   CHECK(passed == fence);
-  const int32_t *rows = array;
+  int32_t rows[16];
+  read_part(rows, array, sizeof rows);
   CHECK(rows[0] == 1 && rows[1] == 0 && rows[8] == 2 && rows[9] == 3 && rows[10] == 4);
   CHECK(rows[11] == 0);
-  CHECK(((char *)base)[MIB(4)] == 0x77);
+  CHECK(bytes_are((char *)base + MIB(4), 1, 0x77));
 
   CHECK_OK(forebay_kv_memory_table_unbind(memory, 0));
   CHECK_STATUS(forebay_kv_memory_table_unbind(memory, 0), FOREBAY_ERROR_INVALID_ARGUMENT);

@@ -113,6 +113,17 @@ static inline void bytes_fill(void *block, size_t bytes, unsigned char value) {
   CHECK_OK(forebay_stream_synchronize(NULL, NULL));
 }
 
+/* Small parts of blocks. */
+static inline void read_part(void *to, const void *from, size_t bytes) {
+  if (on_device()) {
+    staged_copy(to, from, bytes);
+  } else {
+    memcpy(to, from, bytes);
+  }
+}
+
+static inline void write_part(void *to, const void *from, size_t bytes) { read_part(to, from, bytes); }
+
 /* Whether a message names a number of bytes, as digits or as whole MiB. */
 static inline bool names_bytes(const char *text, size_t bytes) {
   const char *const forms[] = {"%zu MiB", "%zu.0 MiB", "%zu.00 MiB", "%zuMiB", "%zuM"};

@@ -1,6 +1,7 @@
 /* Steps by plans, through the C functions: recorded, planned, bound, run, asked; and what is said
  * of wrong input. */
 #include "check.h"
+#include "pattern.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -73,14 +74,14 @@ static void run_steps(forebay_binding_t binding, forebay_pool_t pool) {
     unsigned char *c = NULL;
     CHECK_OK(forebay_step_alloc(step, (void **)&a, 8 * K, stream));
     CHECK_OK(forebay_step_alloc(step, (void **)&b, 4 * K, stream));
-    memset(a, 1, 8 * K);
-    memset(b, 2, 4 * K);
-    CHECK(a[8 * K - 1] == 1);
+    bytes_fill(a, 8 * K, 1);
+    bytes_fill(b, 4 * K, 2);
+    CHECK(bytes_are(a, 8 * K, 1));
     CHECK_OK(forebay_step_free(step, a, stream));
     CHECK_OK(forebay_step_alloc(step, (void **)&c, 8 * K, stream));
     CHECK(c == a);
-    memset(c, 3, 8 * K);
-    CHECK(b[0] == 2 && b[4 * K - 1] == 2);
+    bytes_fill(c, 8 * K, 3);
+    CHECK(bytes_are(b, 4 * K, 2));
     CHECK_STATUS(forebay_step_end(step), FOREBAY_ERROR_BUSY);
     CHECK_OK(forebay_step_free(step, b, stream));
     CHECK_OK(forebay_step_free(step, c, stream));
