@@ -122,7 +122,9 @@ static inline void read_part(void *to, const void *from, size_t bytes) {
   }
 }
 
-static inline void write_part(void *to, const void *from, size_t bytes) { read_part(to, from, bytes); }
+static inline void write_part(void *to, const void *from, size_t bytes) {
+  read_part(to, from, bytes);
+}
 
 /* Whether a message names a number of bytes, as digits or as whole MiB. */
 static inline bool names_bytes(const char *text, size_t bytes) {
