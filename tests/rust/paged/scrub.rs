@@ -163,9 +163,10 @@ fn a_range_whose_end_was_not_seen_serves_nobody_while_it_may_be_cleared() {
                 .into_iter()
                 .flat_map(|s| (0..40).map(move |t| s.address + t * s.token_stride as usize))
         };
-        // SAFETY: each token has memory, here and below.
+        // SAFETY: each token has memory of the sequence's.
         tokens().for_each(|at| unsafe { (at as *mut u8).write(value) });
         driver.synchronize().expect("no fault");
+        // SAFETY: as above; nothing writes it now.
         let held = tokens().filter(|&at| unsafe { (at as *const u8).read() } == value).count();
         assert_eq!(held, 80, "some were cleared while in use");
         driver.fail(Fault::once(CallSet::of(&[Call::StreamSynchronize]), 1));
